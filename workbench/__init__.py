@@ -1,0 +1,1 @@
+"""Experiments on the lab and proofs about it; the lab never imports this."""

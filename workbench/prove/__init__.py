@@ -1,0 +1,1 @@
+"""Instruments that try to break the lab, exhaustively within stated bounds."""

@@ -1,0 +1,39 @@
+"""What an instrument is asked and what it answers: the one shape that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Settings(NamedTuple):
+    """How to run an instrument.
+
+    quick: the stated subset. jobs: processes. lab: the folder of the lab under test. keep: where a
+    replay leaves its databases. progress: told (what, done, total); total 0 means not yet known.
+    """
+
+    quick: bool
+    jobs: int
+    lab: str
+    keep: str | None = None
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None
+
+
+class Violation(NamedTuple):
+    """One broken promise: the name that `prove replay` takes, the property, what was seen."""
+
+    name: str
+    property: str
+    detail: str
+
+
+class Result(NamedTuple):
+    """What one instrument did: its bounds in words, its counts, every violation, its time."""
+
+    name: str
+    bounds: str
+    counts: dict[str, int]
+    violations: list[Violation]
+    seconds: float
+    skipped: str | None = None
