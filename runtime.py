@@ -20,13 +20,14 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import provider as steps
 from provider import LabError, PermanentError, RetryableError
 
 __all__ = ["SCHEMA", "InjectedCrash", "LostLease", "PermanentError", "RetryableError", "Runtime"]
 
+VERSION = "1.0.0"
 WORKFLOW = "report/v1"
 COMMANDS = {WORKFLOW: "cli.py", "report-approval/v1": "approval_cli.py"}
 STEPS = ("collect", "draft", "verify", "publish")
@@ -286,6 +287,7 @@ LOCAL = Layout("local database", 0x5265634C, TABLES, INDEXES, "wal", "FULL")
 # could come back and roll an acknowledged receipt away. EXTRA syncs it.
 PUBLISHER = Layout("publisher database", 0x52656350, RECEIPTS, (), "delete", "EXTRA")
 
+R = TypeVar("R", bound="Runtime")
 Connect = Callable[[str, float], sqlite3.Connection]
 
 
@@ -562,7 +564,7 @@ class Runtime:
         self._lease: Lease | None = None  # set while a step executes
         self._lease_until = 0.0
 
-    def __enter__(self) -> Runtime:
+    def __enter__(self: R) -> R:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -580,7 +582,7 @@ class Runtime:
         self,
         job: str,
         *,
-        sources: Sequence[Mapping[str, Any]] = steps.DEFAULT_SOURCES,
+        sources: list[dict[str, Any]] = steps.DEFAULT_SOURCES,
         provider: str = "fixture",
         model: str | None = None,
         endpoint: str | None = None,
@@ -598,7 +600,7 @@ class Runtime:
             check_name("scope", part)
         check_input(provider, model, endpoint, sources)
         inputs = {
-            "sources": list(sources),
+            "sources": sources,
             "provider": provider,
             "model": model,
             "endpoint": endpoint,
@@ -950,6 +952,11 @@ class Runtime:
         with self._storage():
             return read_job(self._db, job)
 
+    def jobs(self) -> list[Job]:
+        """Every job, in the order of their ids. Changes nothing."""
+        with looking(self.path, self.layout, self.connect) as local:
+            return [Job(*row) for row in local.execute("SELECT * FROM jobs ORDER BY id")]
+
     def inspect(self, job: str) -> dict[str, Any]:
         """All that both databases say of a job, for a person; SPEC section 9. Changes nothing."""
         with looking(self.path, self.layout, self.connect) as local:
@@ -1092,7 +1099,7 @@ def check_name(what: str, text: str) -> None:
 
 
 def check_input(
-    provider: str, model: str | None, endpoint: str | None, sources: Sequence[Mapping[str, Any]]
+    provider: str, model: str | None, endpoint: str | None, sources: list[dict[str, Any]]
 ) -> None:
     """UsageError unless these can be a job's input."""
     try:
@@ -1131,7 +1138,7 @@ def save_receipt(
                 )
                 return {"receipt": receipt, "deduplicated": False}
     except (sqlite3.Error, Busy, NotFound, StorageError) as caught:
-        error = caught
+        error: Exception = caught
         if isinstance(caught, sqlite3.Error):
             error = storage_error(PUBLISHER, path, caught)
         if isinstance(error, (Busy, StorageFull)):
