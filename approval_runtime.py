@@ -31,6 +31,7 @@ from runtime import (
     Refused,
     Run,
     Runtime,
+    Start,
     Status,
     check_seconds,
     digest,
@@ -240,19 +241,18 @@ class ApprovalRuntime(Runtime):
                 self._move(row, Status.FAILED, error=APPROVAL_EXPIRED)
                 self._event(job, row.generation, Event.FAILED, APPROVAL_EXPIRED)
 
-    def _start(self, lease: Lease, step: str) -> str | None:
-        memory = super()._start(lease, step)
+    def _start(self, lease: Lease, step: str) -> Start | None:
+        start = super()._start(lease, step)
         if step != STEPS[-1] or self._approval(lease.job) is not None:
-            return memory
+            return start
         self._request(lease)
         return None
 
     def _request(self, lease: Lease) -> None:
         """Store what is to be decided and give the lease back: no process sleeps while waiting."""
         with self._transaction():
-            self.guard(*lease)
-            self._check_limits(lease.job)
-            row = self._own(lease.job)
+            row = self.guard(*lease)
+            self._check_limits(row)
             if row.attempts >= MAX_CLAIMS:
                 raise PermanentError(BUDGET_SPENT)  # a yes could no longer be carried out
             action = envelope(row, self._report(row.id))
@@ -370,12 +370,11 @@ class ApprovalRuntime(Runtime):
         if trouble is not None:
             raise trouble
         with self._transaction():
-            self.guard(*lease)
-            row, approval = self._own(lease.job), self._approval(lease.job)
+            row, approval = self.guard(*lease), self._approval(lease.job)
             if approval is None or approval.status != Decision.APPROVED:
                 raise PermanentError("not_approved: there is no yes to carry out")
             self.validate_binding(row, approval, payload)
-            self._check_limits(row.id)
+            self._check_limits(row)
             self._check_approver(row, approval)
             if approval.expires_at <= self.now:
                 raise PermanentError(EXPIRED_BEFORE_DISPATCH)

@@ -230,6 +230,13 @@ class Run(NamedTuple):
     steps_reused: tuple[str, ...]
 
 
+class Start(NamedTuple):
+    """What a step starts from: the job's spec and the text of its pinned memory."""
+
+    spec: dict[str, Any]
+    memory: str
+
+
 class Effect(NamedTuple):
     """What a look at the report service showed. `receipt` None never means "not published"."""
 
@@ -324,15 +331,22 @@ def _uri(path: str, query: str) -> str:
     return f"file:{name}?{query}"
 
 
-def _is_fresh(connection: sqlite3.Connection, path: str, layout: Layout) -> bool:
-    """True for an empty schema; refuses any file that is not of this kind and version."""
-    connection.execute("BEGIN")
+@contextlib.contextmanager
+def naming(layout: Layout, path: str) -> Iterator[None]:
+    """Turns SQLite's errors into the lab's, which name the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise storage_error(layout, path, error) from error
+
+
+def is_laid_out(connection: sqlite3.Connection, path: str, layout: Layout) -> bool:
+    """False for an empty file; StorageError for any that is not of this kind and version."""
     stamp = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master"))
-    connection.execute("COMMIT")
     if not found and stamp == 0 and version == 0:
-        return True
+        return False
     if stamp != layout.application_id:
         raise StorageError(f"{path!r} is not a {layout.noun} of this lab; it was left as it is")
     if version != USER_VERSION:
@@ -344,7 +358,13 @@ def _is_fresh(connection: sqlite3.Connection, path: str, layout: Layout) -> bool
         raise StorageError(
             f"{layout.noun} {path!r} has another {wrong[0]!r} table than this version"
         )
-    return False
+    return True
+
+
+def require(connection: sqlite3.Connection, path: str, layout: Layout) -> None:
+    """StorageError unless the file is of this kind and version."""
+    if not is_laid_out(connection, path, layout):
+        raise StorageError(f"{path!r} is empty: not a {layout.noun} of this lab")
 
 
 def _set_journal(connection: sqlite3.Connection, journal: str) -> None:
@@ -377,7 +397,7 @@ def transaction(connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") 
         raise
 
 
-def _lay_out(connection: sqlite3.Connection, path: str, layout: Layout) -> None:
+def _lay_out(connection: sqlite3.Connection, layout: Layout) -> None:
     """Fill an empty file; many processes may try at once, one does it."""
     _set_journal(connection, layout.journal)
     with transaction(connection):
@@ -390,36 +410,39 @@ def _lay_out(connection: sqlite3.Connection, path: str, layout: Layout) -> None:
 
 
 def open_database(
-    path: str,
-    layout: Layout,
-    connect: Connect = connect_file,
-    *,
-    timeout: float = LOCK_SECONDS,
-    create: bool = False,
+    path: str, layout: Layout, connect: Connect = connect_file, *, create: bool = False
 ) -> sqlite3.Connection:
-    """A connection for writing, seconds to wait for a lock; only `create` makes or fills a file."""
+    """A connection for writing; only `create` makes or fills a file."""
+    with naming(layout, path):
+        connection = open_file(path, layout, connect, LOCK_SECONDS, create=create)
+        try:
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            connection.execute("PRAGMA foreign_keys=ON")
+            with transaction(connection, "BEGIN"):
+                filled = is_laid_out(connection, path, layout)
+            if create and not filled:
+                _lay_out(connection, layout)
+            require(connection, path, layout)
+            _set_journal(connection, layout.journal)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def open_file(
+    path: str, layout: Layout, connect: Connect, timeout: float, *, create: bool = False
+) -> sqlite3.Connection:
+    """A durable connection to a file not looked into yet; timeout: seconds to wait for a lock."""
     if not create and not os.path.exists(path):
         raise NotFound(f"no such {layout.noun}: {path!r}")
-    connection = None
+    connection = connect(_uri(path, "mode=rwc" if create else "mode=rw"), timeout)
     try:
-        connection = connect(_uri(path, "mode=rwc" if create else "mode=rw"), timeout)
         connection.execute(f"PRAGMA synchronous={layout.synchronous}")
-        connection.execute("PRAGMA wal_autocheckpoint=0")
-        connection.execute("PRAGMA foreign_keys=ON")
-        if _is_fresh(connection, path, layout):
-            if not create:
-                raise StorageError(f"{path!r} is empty: not a {layout.noun} of this lab")
-            _lay_out(connection, path, layout)
-            _is_fresh(connection, path, layout)
-        else:
-            _set_journal(connection, layout.journal)
-        return connection
-    except BaseException as error:
-        if connection is not None:
-            connection.close()
-        if isinstance(error, sqlite3.Error):
-            raise storage_error(layout, path, error) from error
+    except BaseException:
+        connection.close()
         raise
+    return connection
 
 
 @contextlib.contextmanager
@@ -435,16 +458,15 @@ def looking(
             f"{layout.noun} {path!r} needs recovery and cannot be written: "
             "copy it with its -wal or -journal to a folder that can"
         )
-    try:
-        query = "mode=rw" if writable else "mode=ro&immutable=1"
-        with contextlib.closing(connect(_uri(path, query), LOCK_SECONDS)) as connection:
-            connection.execute("PRAGMA query_only=ON")
-            if _is_fresh(connection, path, layout):
-                raise StorageError(f"{path!r} is empty: not a {layout.noun} of this lab")
-            with transaction(connection, "BEGIN"):
-                yield connection
-    except sqlite3.Error as error:
-        raise storage_error(layout, path, error) from error
+    query = "mode=rw" if writable else "mode=ro&immutable=1"
+    with (
+        naming(layout, path),
+        contextlib.closing(connect(_uri(path, query), LOCK_SECONDS)) as connection,
+    ):
+        connection.execute("PRAGMA query_only=ON")
+        with transaction(connection, "BEGIN"):
+            require(connection, path, layout)
+            yield connection
 
 
 # --- Views: plain functions that only read ------------------------------------------------------
@@ -716,10 +738,10 @@ class Runtime:
         try:
             with self.keepalive(self, lease) if self.keepalive else contextlib.nullcontext():
                 for step in STEPS[len(done) :]:
-                    memory = self._start(lease, step)
-                    if memory is None:
+                    start = self._start(lease, step)
+                    if start is None:
                         break
-                    payload = self._execute(lease, step, done, memory)
+                    payload = self._execute(lease, step, start, done)
                     self.commit_step(*lease, step, payload)
                     done[step] = payload
                     ran.append(step)
@@ -772,12 +794,12 @@ class Runtime:
             return row.available_at <= self.now
         return row.status == Status.QUEUED
 
-    def guard(self, job: str, owner: str, generation: int) -> None:
-        """The fence, inside the writer's transaction: LostLease unless the lease is this one's."""
+    def guard(self, job: str, owner: str, generation: int) -> Job:
+        """The fence, inside the writer's transaction: the row, or LostLease."""
         row = read_job(self._db, job)
         if row.status == Status.RUNNING and row.lease_until > self.now:
             if row.owner == owner and row.generation == generation:
-                return
+                return row
             why = f"generation {row.generation} of {row.owner!r} has it"
         elif row.status == Status.RUNNING and row.generation == generation:
             why = "it ran out during the work; raise --lease-seconds or use --heartbeat"
@@ -799,18 +821,17 @@ class Runtime:
         self._lease_until = until
         return until
 
-    def _start(self, lease: Lease, step: str) -> str | None:
-        """The last look before anything is sent: lease, memory, deadline. The memory's text.
+    def _start(self, lease: Lease, step: str) -> Start | None:
+        """The last look before anything is sent: lease, memory, deadline.
 
         None ends the run without a failure; the base workflow never does that.
         """
         with self._transaction("BEGIN"):
-            self.guard(*lease)
-            return self._check_limits(lease.job)
+            row = self.guard(*lease)
+            return Start(json.loads(row.spec), self._check_limits(row))
 
-    def _check_limits(self, job: str) -> str:
+    def _check_limits(self, row: Job) -> str:
         """Memory and deadline of a job at this moment; the pinned memory's text, or empty."""
-        row = read_job(self._db, job)
         if row.deadline <= self.now:
             raise PermanentError("deadline exceeded")
         if row.memory_rev == 0:
@@ -822,9 +843,9 @@ class Runtime:
             raise PermanentError("memory_expired")
         return Memory(*found).value
 
-    def _execute(self, lease: Lease, step: str, done: Mapping[str, Any], memory: str) -> Any:
+    def _execute(self, lease: Lease, step: str, start: Start, done: Mapping[str, Any]) -> Any:
         """One step's work, outside any transaction; only here is the lease it runs under set."""
-        spec = json.loads(self.job(lease.job).spec)
+        spec, memory = start
         self._lease = lease
         try:
             if step == "collect":
@@ -863,11 +884,11 @@ class Runtime:
         """
         text = encode(payload)
         with self._transaction():
-            self.guard(job, owner, generation)
-            self._check_limits(job)
+            row = self.guard(job, owner, generation)
+            self._check_limits(row)
             self._checkpoint(job, generation, step, text)
             if step == STEPS[-1]:
-                self._finish(read_job(self._db, job), payload)
+                self._finish(row, payload)
             else:
                 self._renew(Lease(job, owner, generation))
 
@@ -887,8 +908,7 @@ class Runtime:
         ends = self._retry_at(self.job(lease.job), error, self.clock()) is None
         effect = self._hidden_effect(lease.job) if ends else NOT_LOOKED_UP
         with self._transaction():
-            self.guard(*lease)
-            self._record(read_job(self._db, lease.job), error, effect)
+            self._record(self.guard(*lease), error, effect)
 
     def _record(self, row: Job, error: LabError, effect: Effect) -> None:
         reason, retry_at = str(error), self._retry_at(row, error, self.now)
@@ -1017,12 +1037,8 @@ class Runtime:
             )
         return self._now
 
-    @contextlib.contextmanager
-    def _storage(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise storage_error(self.layout, self.path, error) from error
+    def _storage(self) -> AbstractContextManager[None]:
+        return naming(self.layout, self.path)
 
     @contextlib.contextmanager
     def _transaction(
@@ -1126,24 +1142,23 @@ def save_receipt(
     """
     op, payload_hash = operation_key(job), digest(payload)
     try:
-        publisher = open_database(path, PUBLISHER, connect, timeout=timeout)
-        with contextlib.closing(publisher), transaction(publisher):
-            row = publisher.execute(
-                "SELECT payload_hash, receipt FROM receipts WHERE op = ?", (op,)
-            ).fetchone()
+        with (
+            naming(PUBLISHER, path),
+            contextlib.closing(open_file(path, PUBLISHER, connect, timeout)) as publisher,
+            transaction(publisher),
+        ):
+            require(publisher, path, PUBLISHER)
+            row = publisher.execute("SELECT * FROM receipts WHERE op = ?", (op,)).fetchone()
             if row is None:
                 receipt = f"report-{op[:12]}"
-                publisher.execute(
-                    "INSERT INTO receipts VALUES (?, ?, ?)", (op, payload_hash, receipt)
-                )
-                return {"receipt": receipt, "deduplicated": False}
-    except (sqlite3.Error, Busy, NotFound, StorageError) as caught:
-        error: Exception = caught
-        if isinstance(caught, sqlite3.Error):
-            error = storage_error(PUBLISHER, path, caught)
-        if isinstance(error, (Busy, StorageFull)):
-            raise RetryableError(str(error)) from caught
-        raise PublisherUnavailable(f"{error}; restore it, then run again") from caught
-    if row[0] != payload_hash:
+                stored = (op, payload_hash, receipt)
+                publisher.execute("INSERT INTO receipts VALUES (?, ?, ?)", stored)
+    except (Busy, StorageFull) as error:
+        raise RetryableError(str(error)) from error
+    except (NotFound, StorageError) as error:
+        raise PublisherUnavailable(f"{error}; restore it, then run again") from error
+    if row is None:
+        return {"receipt": receipt, "deduplicated": False}
+    if row[1] != payload_hash:
         raise PermanentError("idempotency key reused with different payload")
-    return {"receipt": row[1], "deduplicated": True}
+    return {"receipt": row[2], "deduplicated": True}
