@@ -1,0 +1,42 @@
+"""`python3 -m workbench [COMMAND]`: experiments on the lab, recorded runs, pictures and proofs.
+
+Without a command all experiments run. A command's module is imported only when it is chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+DEFAULT = "run"
+COMMANDS = {
+    "run": ("workbench.experiments.command", "run the experiments, all or those named (default)"),
+    "list": ("workbench.experiments.listing", "show the experiments and what to type for each"),
+    "record": ("workbench.record", "regenerate runs/"),
+    "measure": ("workbench.measure", "what durability costs here, as ratios"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command of the workbench; returns its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
+        arguments.insert(0, DEFAULT)
+    parser = argparse.ArgumentParser(
+        prog="python3 -m workbench", description=__doc__, allow_abbrev=False
+    )
+    verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    command = None
+    for name, (module, words) in COMMANDS.items():
+        verb = verbs.add_parser(name, help=words, description=words, allow_abbrev=False)
+        if name == arguments[0]:
+            command = importlib.import_module(module)
+            command.configure(verb)
+    parsed = parser.parse_args(arguments)
+    return int(command.execute(parsed)) if command else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
