@@ -174,6 +174,14 @@ def envelope(job: Job, report: object) -> dict[str, Any]:
     }
 
 
+def _scope_of(job: Job) -> tuple[str, str, str]:
+    try:
+        tenant, requester, project = json.loads(job.scope)
+    except (ValueError, TypeError) as error:
+        raise Forbidden(f"forbidden: the scope of job {job.id!r} cannot be read") from error
+    return tenant, requester, project
+
+
 def read_approval(connection: sqlite3.Connection, job: str) -> Approval | None:
     """The job's approvals row; None without one, also in a file that never had approvals."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'approvals'").fetchone():
@@ -307,6 +315,10 @@ class ApprovalRuntime(Runtime):
                 raise Conflict(f"conflict: job {job!r}: {error}") from error
             if approval.expires_at <= self.now:
                 raise Expired(f"expired: the request of job {job!r} ran out; submit a new job")
+            if row.status != ApprovalStatus.WAITING_APPROVAL:
+                raise Conflict(
+                    f"conflict: job {job!r} is {row.status}: nothing waits for a decision"
+                )
             self._db.execute(
                 "UPDATE approvals SET status = ?, decided_by = ?, decided_at = ? WHERE job_id = ?",
                 (decision, actor, self.now, job),
@@ -327,7 +339,7 @@ class ApprovalRuntime(Runtime):
     def authorize(self, actor: str, row: Job) -> None:
         """Forbidden unless actor is known, an approver, of this scope, and not the requester."""
         principal = self.principals.get(actor)
-        tenant, requester, project = json.loads(row.scope)
+        tenant, requester, project = _scope_of(row)
         if principal is None:
             raise Forbidden(f"forbidden: {actor!r} is not a known actor")
         if principal.role != APPROVER:
@@ -343,7 +355,10 @@ class ApprovalRuntime(Runtime):
         Recomputed from the job as it is now: an edit of the row alone, of the hash alone or of both
         consistently disagrees with what would be sent.
         """
-        action = envelope(row, report)
+        try:
+            action = envelope(row, report)
+        except (ValueError, TypeError, LookupError) as error:
+            raise PermanentError("binding_mismatch: the job cannot be read any more") from error
         stored = (approval.action_json, approval.binding_hash, approval.operation_key)
         if stored != (encode(action), digest(action), operation_key(row.id)):
             raise PermanentError("binding_mismatch: content changed since it was put to review")
@@ -374,6 +389,7 @@ class ApprovalRuntime(Runtime):
             if approval is None or approval.status != Decision.APPROVED:
                 raise PermanentError("not_approved: there is no yes to carry out")
             self.validate_binding(row, approval, payload)
+            self._check_verified(row.id)
             self._check_limits(row)
             self._check_approver(row, approval)
             if approval.expires_at <= self.now:
@@ -382,6 +398,11 @@ class ApprovalRuntime(Runtime):
             self._event(
                 row.id, row.generation, ApprovalEvent.DISPATCH_STARTED, approval.operation_key
             )
+
+    def _check_verified(self, job: str) -> None:
+        done = read_checkpoints(self._db, job)
+        if done["verify"] != steps.verify(done["draft"], done["collect"]):
+            raise PermanentError("binding_mismatch: verify's checkpoint is not of this draft")
 
     def _check_approver(self, row: Job, approval: Approval) -> None:
         """The yes is on record, and whoever gave it may still give it."""
@@ -401,6 +422,10 @@ class ApprovalRuntime(Runtime):
         self._set_approval(row.id, Decision.EXECUTED)
 
     # After dispatch: whatever goes wrong, the job is parked and the truth is looked up.
+
+    def _before_claim(self, job: str) -> None:
+        if not self._dispatched(job):
+            super()._before_claim(job)
 
     def _grant(self, row: Job, owner: str, effect: Effect) -> int | None:
         if self._ready(row) and self._dispatched(row.id):
@@ -496,8 +521,16 @@ class ApprovalRuntime(Runtime):
             return read_approval(self._db, job)
 
     def _dispatched(self, job: str) -> bool:
+        """Whether a send may have begun; the event is the fact that nothing takes back."""
         approval = self._approval(job)
-        return approval is not None and approval.status == Decision.DISPATCHING
+        if approval is not None and approval.status == Decision.DISPATCHING:
+            return True
+        dispatched = (job, ApprovalEvent.DISPATCH_STARTED)
+        with self._storage():
+            found = self._db.execute(
+                "SELECT 1 FROM events WHERE job_id = ? AND kind = ? LIMIT 1", dispatched
+            )
+            return found.fetchone() is not None
 
     def _set_approval(self, job: str, status: str) -> None:
         self._db.execute("UPDATE approvals SET status = ? WHERE job_id = ?", (status, job))

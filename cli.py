@@ -41,6 +41,7 @@ from runtime import (
     Runtime,
     Status,
     UsageError,
+    check_name,
     looking,
     workflow_of,
 )
@@ -81,10 +82,16 @@ def printable(text: str, stream: TextIO, keep: str = "") -> str:
     return text if text.isascii() and text.isprintable() else re.sub(r"[^ -~]", shown, text)
 
 
+class OutputError(LabError):
+    """The answer did not arrive; what the command did in the database is done."""
+
+    definite = False
+
+
 def emit(value: object) -> None:
     """Data on stdout; a reader that has gone away is no error, a full device is."""
     if sys.stdout is None:
-        raise OSError("standard output is closed")
+        raise OutputError("the answer has nowhere to go: standard output is closed; use inspect")
     text = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         sys.stdout.write(printable(text, sys.stdout, keep="\n") + "\n")
@@ -94,7 +101,8 @@ def emit(value: object) -> None:
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
-            raise
+            reason = error.strerror or error
+            raise OutputError(f"the answer could not be written: {reason}; use inspect") from error
 
 
 def say(words: str) -> None:
@@ -455,6 +463,7 @@ class CommandLine:
     def job_of(self, arguments: argparse.Namespace, runtime: Runtime) -> str:
         """--job, or the only job there is; UsageError names them where there are several."""
         if arguments.job is not None:
+            check_name("job id", arguments.job)
             return str(arguments.job)
         with looking(runtime.path, LOCAL) as local:
             rows = local.execute("SELECT id FROM jobs ORDER BY id LIMIT ?", (LISTED + 1,))
@@ -506,16 +515,18 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
 @contextlib.contextmanager
 def signals() -> Iterator[None]:
     """SIGINT and SIGTERM end the command between two statements, unless the parent ignores them."""
-    taken = []
+    before = {}
     for each in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(each) in (signal.SIG_DFL, signal.default_int_handler):
-            taken.append(each)
-            signal.signal(each, _interrupt)
+        handler = signal.getsignal(each)
+        if handler in (signal.SIG_DFL, signal.default_int_handler):
+            with contextlib.suppress(ValueError):  # not the main thread: no signal arrives here
+                signal.signal(each, _interrupt)
+                before[each] = handler
     try:
         yield
     finally:
-        for each in taken:
-            signal.signal(each, signal.SIG_DFL)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def main(argv: Sequence[str] | None = None, line: CommandLine | None = None) -> int:
@@ -531,7 +542,7 @@ def main(argv: Sequence[str] | None = None, line: CommandLine | None = None) -> 
         say(f"error: {error}")
         return error.exit_code
     except OSError as error:
-        say(f"error: the answer could not be written ({error}); the database is whole: inspect")
+        say(f"error: {error}")
         return FAILED
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         # A row that this version never writes: say so instead of a traceback.

@@ -347,11 +347,8 @@ def is_laid_out(connection: sqlite3.Connection, path: str, layout: Layout) -> bo
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master"))
     if not found and stamp == 0 and version == 0:
         return False
-    if stamp != layout.application_id:
-        raise StorageError(f"{path!r} is not a {layout.noun} of this lab; it was left as it is")
-    if version != USER_VERSION:
-        age = "a newer" if version > USER_VERSION else "an older"
-        raise StorageError(f"{layout.noun} {path!r} was written by {age} version of this lab")
+    if (stamp, version) != (layout.application_id, USER_VERSION):
+        refuse(path, layout, stamp, version)
     wrong = [name for name, sql in layout.tables.items() if found.get(name) != sql]
     wrong += [name for name, sql in layout.optional.items() if found.get(name, sql) != sql]
     if wrong:
@@ -359,6 +356,44 @@ def is_laid_out(connection: sqlite3.Connection, path: str, layout: Layout) -> bo
             f"{layout.noun} {path!r} has another {wrong[0]!r} table than this version"
         )
     return True
+
+
+def refuse_foreign(path: str, layout: Layout, connect: Connect) -> None:
+    """StorageError for a file that is plainly not ours, before SQLite may recover its log.
+
+    Reads the header only (SQLite file format, section 1.3): user_version at 60, application_id at
+    68, and from 100 whether the schema is empty, as in a file that is being created.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(105)
+    except OSError as error:
+        raise StorageError(f"{layout.noun} {path!r} cannot be read: {error.strerror}") from error
+    if not head:
+        return
+    if not head.startswith(b"SQLite format 3\0") or len(head) < 105:
+        raise StorageError(f"{layout.noun} {path!r} is damaged: file is not a database")
+    version, stamp = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
+    empty = head[100] == 13 and head[103:105] == b"\0\0"
+    if (stamp, version) == (layout.application_id, USER_VERSION):
+        return
+    if (stamp, version) != (0, 0) or not empty:
+        refuse(path, layout, stamp, version)
+    if os.path.exists(path + "-wal"):
+        # Its content may all be in the log; a read-only connection never folds that in.
+        with (
+            contextlib.closing(connect(_uri(path, "mode=ro"), LOCK_SECONDS)) as connection,
+            transaction(connection, "BEGIN"),
+        ):
+            is_laid_out(connection, path, layout)
+
+
+def refuse(path: str, layout: Layout, stamp: int, version: int) -> NoReturn:
+    """StorageError that says what the file is instead."""
+    if stamp != layout.application_id:
+        raise StorageError(f"{path!r} is not a {layout.noun} of this lab; it was left as it is")
+    age = "a newer" if version > USER_VERSION else "an older"
+    raise StorageError(f"{layout.noun} {path!r} was written by {age} version of this lab")
 
 
 def require(connection: sqlite3.Connection, path: str, layout: Layout) -> None:
@@ -434,7 +469,9 @@ def open_file(
     path: str, layout: Layout, connect: Connect, timeout: float, *, create: bool = False
 ) -> sqlite3.Connection:
     """A durable connection to a file not looked into yet; timeout: seconds to wait for a lock."""
-    if not create and not os.path.exists(path):
+    if os.path.exists(path):
+        refuse_foreign(path, layout, connect)
+    elif not create:
         raise NotFound(f"no such {layout.noun}: {path!r}")
     connection = connect(_uri(path, "mode=rwc" if create else "mode=rw"), timeout)
     try:
@@ -459,6 +496,8 @@ def looking(
             "copy it with its -wal or -journal to a folder that can"
         )
     query = "mode=rw" if writable else "mode=ro&immutable=1"
+    with naming(layout, path):
+        refuse_foreign(path, layout, connect)
     with (
         naming(layout, path),
         contextlib.closing(connect(_uri(path, query), LOCK_SECONDS)) as connection,
@@ -618,8 +657,7 @@ class Runtime:
         """
         check_name("job id", job)
         check_seconds("deadline_seconds", deadline_seconds)
-        for part in scope:
-            check_name("scope", part)
+        stored_scope = scope_text(scope)
         check_input(provider, model, endpoint, sources)
         inputs = {
             "sources": sources,
@@ -633,14 +671,14 @@ class Runtime:
         if report_target is not None:
             check_name("report target", report_target)
             spec["report_target"] = report_target
-        input_hash, spec_text, scope_text = digest(inputs), encode(spec), encode(list(scope))
+        input_hash, spec_text = digest(inputs), encode(spec)
         with self._transaction(create=True):
             for table in self.EXTRA_TABLES.values():
                 self._db.execute(table.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1))
             found = self._db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
             if found is not None:
                 return Submission(self._same_input(Job(*found), input_hash, spec_text), False)
-            revision, expires = self._memory_in_force(scope_text)
+            revision, expires = self._memory_in_force(stored_scope)
             deadline = self.now + deadline_seconds
             self._db.execute(
                 "INSERT INTO jobs (id, spec, input_hash, status, scope, memory_rev,"
@@ -650,7 +688,7 @@ class Runtime:
                     spec_text,
                     input_hash,
                     Status.QUEUED,
-                    scope_text,
+                    stored_scope,
                     revision,
                     expires,
                     deadline,
@@ -691,31 +729,30 @@ class Runtime:
         if not value:
             raise UsageError("an empty memory is a forgotten one: use memory-forget")
         encode(value)
+        key = scope_text(scope)
         with self._transaction(create=True):
-            return self._remember(scope, value, self.now + ttl)
+            return self._remember(key, value, self.now + ttl)
 
     def memory_forget(self, *, scope: Sequence[str] = DEFAULT_SCOPE) -> Memory:
         """Empty the scope's value as a new revision; NotFound where there never was one."""
+        key = scope_text(scope)
         with self._transaction():
-            key = encode(list(scope))
             row = self._db.execute("SELECT * FROM memory WHERE scope = ?", (key,)).fetchone()
             if row is None:
                 raise NotFound(f"no memory for scope {key}: nothing to forget")
             if not Memory(*row).value:
                 return Memory(*row)
-            return self._remember(scope, "", 0.0)
+            return self._remember(key, "", 0.0)
 
-    def _remember(self, scope: Sequence[str], value: str, expires: float) -> Memory:
-        for part in scope:
-            check_name("scope", part)
-        key = encode(list(scope))
+    def _remember(self, scope: str, value: str, expires: float) -> Memory:
         self._db.execute(
             "INSERT INTO memory (scope, value, revision, expires) VALUES (?, ?, 1, ?)"
             " ON CONFLICT (scope) DO UPDATE SET value = excluded.value,"
             " revision = revision + 1, expires = excluded.expires",
-            (key, value, expires),
+            (scope, value, expires),
         )
-        return Memory(*self._db.execute("SELECT * FROM memory WHERE scope = ?", (key,)).fetchone())
+        found = self._db.execute("SELECT * FROM memory WHERE scope = ?", (scope,)).fetchone()
+        return Memory(*found)
 
     # The state loop.
 
@@ -726,7 +763,7 @@ class Runtime:
         asked what to do next. Raises LostLease when the job was taken over, NotNow kinds when a
         database is out of reach; a step's own failure is an outcome, recorded on the job.
         """
-        self._check_configuration(job)
+        self._before_claim(job)
         generation = self.claim(job, owner)
         if generation is None:
             return Run(self.job(job), (), ())
@@ -750,10 +787,16 @@ class Runtime:
             self._settle(lease, error)
         return Run(self.job(job), tuple(ran), reused)
 
-    def _check_configuration(self, job: str) -> None:
-        """Before any claim: a key that cannot be used is no fault of the job's."""
+    def _before_claim(self, job: str) -> None:
+        """What is no fault of the job's costs it no attempt: an unusable key, an edited row."""
         row = self._own(job)
-        if row.status not in self.TERMINAL and "draft" not in committed_steps(self._db, job):
+        if row.status in self.TERMINAL:
+            return
+        with self._storage():
+            done = committed_steps(self._db, job)
+        if done == STEPS:
+            raise Refused(f"job {job!r} is {row.status} with every step done: run evaluate.py")
+        if "draft" not in done:
             steps.check_ready(json.loads(row.spec))
 
     def claim(self, job: str, owner: str) -> int | None:
@@ -762,6 +805,7 @@ class Runtime:
         Ready is queued, a retry whose time has come, or a running job whose lease ran out. A ready
         job with its deadline passed or its claims spent becomes failed instead.
         """
+        check_name("owner", owner)
         effect = self._look_up(job)
         with self._transaction():
             return self._grant(self._own(job), owner, effect)
@@ -796,7 +840,7 @@ class Runtime:
 
     def guard(self, job: str, owner: str, generation: int) -> Job:
         """The fence, inside the writer's transaction: the row, or LostLease."""
-        row = read_job(self._db, job)
+        row = self._own(job)
         if row.status == Status.RUNNING and row.lease_until > self.now:
             if row.owner == owner and row.generation == generation:
                 return row
@@ -865,6 +909,7 @@ class Runtime:
         RetryableError when the publisher is busy or full, PublisherUnavailable when it is missing,
         damaged or foreign, PermanentError when the key holds another payload.
         """
+        self._own(job)
         self._door("before_effect")
         timeout = self._at_most(LOCK_SECONDS)
         receipt = save_receipt(self.publisher_path, job, payload, timeout, self.connect)
@@ -1012,7 +1057,7 @@ class Runtime:
         except Busy as busy:
             return Effect(None, "the publisher was busy", busy)
         except LabError as error:
-            trouble = PublisherUnavailable(f"{error}; no attempt was used; restore it, then run")
+            trouble = PublisherUnavailable(f"{error}; restore it, then run again")
             return Effect(None, "the publisher could not be read", trouble)
         if not receipts:
             return Effect(None, "no receipt seen; a request may be under way")
@@ -1054,10 +1099,19 @@ class Runtime:
                 self._now = None
 
     def _create_pair(self) -> None:
-        """The publisher first: a local database then always had one, so it is never made again."""
-        if not os.path.exists(self.path) or os.path.getsize(self.path) == 0:
-            open_database(self.publisher_path, PUBLISHER, self.connect, create=True).close()
-            self._connection = open_database(self.path, self.layout, self.connect, create=True)
+        """The publisher first: a filled local database then had one, so it is never made again."""
+        if os.path.exists(self.path):
+            with (
+                self._storage(),
+                contextlib.closing(
+                    open_file(self.path, self.layout, self.connect, LOCK_SECONDS)
+                ) as local,
+                transaction(local, "BEGIN"),
+            ):
+                if is_laid_out(local, self.path, self.layout):
+                    return
+        open_database(self.publisher_path, PUBLISHER, self.connect, create=True).close()
+        self._connection = open_database(self.path, self.layout, self.connect, create=True)
 
     def _own(self, job: str) -> Job:
         """The job's row, if it is of this runtime's workflow."""
@@ -1112,6 +1166,13 @@ def check_name(what: str, text: str) -> None:
     """UsageError unless text has 1 to 200 characters, all printable."""
     if not 1 <= len(text) <= 200 or not text.isprintable():
         raise UsageError(f"{what} must be 1 to 200 printable characters, not {text!r}")
+
+
+def scope_text(scope: Sequence[str]) -> str:
+    """The canonical text of [tenant, requester, project]; UsageError unless all are names."""
+    for what, part in zip(("tenant", "requester", "project"), scope, strict=True):
+        check_name(what, part)
+    return encode(list(scope))
 
 
 def check_input(
