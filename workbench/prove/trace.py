@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 KILL = -1  # what a watcher returns to kill the child at that stop
+PASS = -2  # at the entry: let the call go, and do not stop at its exit
 
 AT_FDCWD = -100
 PTRACE_CONT, PTRACE_SYSCALL, PTRACE_SEIZE = 7, 24, 0x4206
@@ -69,19 +70,18 @@ AARCH64 = Machine(
 MACHINES = {"x86_64": X86_64, "aarch64": AARCH64}
 
 # Which arguments name the file: ("fd", i) a descriptor, ("at", i, j) a path j below descriptor i.
+_DESCRIPTOR, _PATH, _BELOW = (("fd", 0, 0),), (("path", 0, 0),), (("at", 0, 1),)
 NAMES: dict[str, tuple[tuple[str, int, int], ...]] = {
-    **{name: (("fd", 0, 0),) for name in (
-        "write", "pwrite64", "writev", "pwritev", "pwritev2", "sendfile", "fsync", "fdatasync",
-        "ftruncate", "fallocate", "fchmod", "fchown")},
-    **{name: (("path", 0, 0),) for name in (
-        "open", "creat", "truncate", "mkdir", "rmdir", "unlink")},
-    **{name: (("at", 0, 1),) for name in ("openat", "mkdirat", "unlinkat")},
-    **{name: (("at", 0, 1), ("at", 2, 3)) for name in ("renameat", "renameat2", "linkat")},
-    "rename": (("path", 0, 0), ("path", 1, 0)),
-    "link": (("path", 0, 0), ("path", 1, 0)),
-    "symlink": (("path", 1, 0),),
-    "symlinkat": (("at", 1, 2),),
-    "copy_file_range": (("fd", 2, 0),),
+    "write": _DESCRIPTOR, "pwrite64": _DESCRIPTOR, "writev": _DESCRIPTOR, "pwritev": _DESCRIPTOR,
+    "pwritev2": _DESCRIPTOR, "sendfile": _DESCRIPTOR, "fsync": _DESCRIPTOR,
+    "fdatasync": _DESCRIPTOR, "ftruncate": _DESCRIPTOR, "fallocate": _DESCRIPTOR,
+    "fchmod": _DESCRIPTOR, "fchown": _DESCRIPTOR, "copy_file_range": (("fd", 2, 0),),
+    "open": _PATH, "creat": _PATH, "truncate": _PATH, "mkdir": _PATH, "rmdir": _PATH,
+    "unlink": _PATH, "openat": _BELOW, "mkdirat": _BELOW, "unlinkat": _BELOW,
+    "rename": (("path", 0, 0), ("path", 1, 0)), "link": (("path", 0, 0), ("path", 1, 0)),
+    "renameat": (("at", 0, 1), ("at", 2, 3)), "renameat2": (("at", 0, 1), ("at", 2, 3)),
+    "linkat": (("at", 0, 1), ("at", 2, 3)),
+    "symlink": (("path", 1, 0),), "symlinkat": (("at", 1, 2),),
 }  # fmt: skip
 FLAGS = {"open": 1, "openat": 2}
 OPENS = ("open", "openat", "creat")
@@ -164,7 +164,7 @@ class Watcher:
     """What is done at each call inside the watched folders; override what is needed."""
 
     def entry(self, call: Call) -> int:
-        """Before the call: 0 lets it go, an errno fails it instead of doing it, KILL kills."""
+        """Before the call: 0 or PASS let it go, an errno fails it instead of doing it, or KILL."""
         return 0
 
     def exit(self, call: Call) -> int:
@@ -312,6 +312,8 @@ class _Tracing:
         verdict = self.watcher.entry(call)
         if verdict == KILL:
             return KILL
+        if verdict == PASS:
+            return PTRACE_CONT
         child.call, child.failing = call, verdict
         if verdict:
             child.skip()

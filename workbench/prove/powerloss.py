@@ -1,0 +1,237 @@
+"""Power loss at every point of a job's life: each image opens, holds what was answered, recovers.
+
+Guarantee, within the bounds of `disk`: whatever subset of the unsynced operations reached the disk,
+both files open and pass integrity_check, each database is in a state at least as late as the last
+acknowledged commit and no later than the commit under way, and the commands a person has bring the
+job to a sound end with at most one receipt. With the publisher in the local database's folder and
+in another. Weaker settings of `synchronous` must be caught: an instrument that cannot fail proves
+nothing. Limit: the model of `disk`; one life at a time; the SQLite that this Python has.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from workbench.prove import disk, folding, judge, lives, pool, trace
+from workbench.prove.bench import FIRST, Bench, chosen, scratch
+from workbench.prove.lives import Lab, Life, Stage
+from workbench.prove.report import Result, Settings, Violation
+
+NAME = "powerloss"
+PLACES = {"near": False, "apart": True}  # the publisher's folder: the local database's, another
+# What must be caught. With FULL the folder of the publisher's unlinked journal is not synced: the
+# journal may come back and roll an acknowledged receipt away.
+CONTROLS = (
+    ("local", "NORMAL"),
+    ("local", "OFF"),
+    ("publisher", "FULL"),
+    ("publisher", "NORMAL"),
+    ("publisher", "OFF"),
+)
+CAUGHT = "the instrument can fail"
+QUICK_STEP = 16  # quick: one image in so many
+
+
+class Known(NamedTuple):
+    """An image that was looked at: where each database stands in it."""
+
+    places: tuple[int | None, int | None]
+    sound: bool
+
+
+class Scene:
+    """One recorded life, its publisher near or apart, and the images of it."""
+
+    def __init__(
+        self, bench: Bench, life: Life, place: str, control: tuple[str, str] | None = None
+    ) -> None:
+        self.bench, self.life = bench, life
+        self.name = f"{NAME}/{life.name}/{place}"
+        if control:
+            self.name += f"/{control[0]}-{control[1]}"
+        edit = lives.synchronous(*control) if control else None
+        self.record = disk.Recorder(bench.stage, bench.aside)
+        bench.play(life, self.record, edit)
+
+    def points(self) -> Iterator[tuple[disk.Disk, tuple[int, int]]]:
+        """The disk after each operation, and how far the commits had been acknowledged."""
+        machine = disk.Disk(self.record.maps)
+        acknowledged = (0, 0)
+        yield machine, acknowledged
+        for operation in self.record.operations:
+            machine.step(operation)
+            if isinstance(operation, disk.Acknowledged):
+                acknowledged = operation.reached
+            yield machine, acknowledged
+
+    def find(self, label: str) -> tuple[disk.Image, tuple[int, int]]:
+        """The image of this label, and what was acknowledged then."""
+        point, choice = label.split("/")
+        for machine, acknowledged in self.points():
+            if machine.point == int(point):
+                fates = () if choice == "-" else choice.split(".")
+                return machine.image(fates), acknowledged
+        raise KeyError(f"{self.name} has no point {point}")
+
+    def look(self, image: disk.Image, acknowledged: tuple[int, int]) -> judge.Seen:
+        """Open an image by plain SQLite and read it."""
+        facts = self.bench.seen(disk.files_of(image))
+        return judge.look(facts, self.record.history, acknowledged)
+
+    def recover(self, image: disk.Image) -> list[judge.Finding]:
+        """Give the image the commands a person has, and judge the end."""
+        return self.bench.end(self.life, "run", disk.files_of(image), FIRST)
+
+    def violations(self, image: disk.Image, findings: list[judge.Finding]) -> list[Violation]:
+        return [Violation(f"{self.name}/{image.label}", *finding) for finding in findings]
+
+
+class Worker:
+    """One process's share: the images whose key falls to it, so that each is recovered once."""
+
+    def __init__(self, quick: bool, index: int, jobs: int, tell: pool.Tell) -> None:
+        self.quick, self.index, self.jobs, self.tell = quick, index, jobs, tell
+        self.counts: Counter[str] = Counter()
+        self.violations: list[Violation] = []
+
+    def mine(self, image: disk.Image) -> bool:
+        number = int.from_bytes(image.key[:4], "big")
+        if self.quick and number // self.jobs % QUICK_STEP:
+            return False
+        return number % self.jobs == self.index
+
+    def scene(self, scene: Scene) -> None:
+        """Every distinct image of one recorded life."""
+        known: dict[bytes, Known] = {}
+        for machine, acknowledged in scene.points():
+            if self.index == 0:
+                self.counts["points"] += 1
+                longest = max(self.counts["most volatile at once"], len(machine.pending))
+                self.counts["most volatile at once"] = longest
+            for image in machine.images():
+                if not self.mine(image):
+                    continue
+                self.counts["images"] += 1
+                seen = known.get(image.key)
+                if seen is None:
+                    known[image.key] = self.fresh(scene, image, acknowledged)
+                elif seen.sound:
+                    findings = judge.held(seen.places, acknowledged)
+                    if findings:
+                        known[image.key] = seen._replace(sound=False)
+                    self.violations += scene.violations(image, findings)
+
+    def fresh(self, scene: Scene, image: disk.Image, acknowledged: tuple[int, int]) -> Known:
+        """An image not met before: look, then recover."""
+        self.counts["distinct images"] += 1
+        seen = scene.look(image, acknowledged)
+        findings = seen.findings or scene.recover(image)
+        self.violations += scene.violations(image, findings)
+        self.tell(1)
+        return Known(seen.places, not findings)
+
+
+def control(scene: Scene) -> tuple[str, str] | None:
+    """The first image of a weakened life that breaks a promise: its name, what was seen."""
+    known: dict[bytes, judge.Seen] = {}
+    for machine, acknowledged in scene.points():
+        for image in machine.images():
+            seen = known.get(image.key)
+            if seen is None:
+                seen = known[image.key] = scene.look(image, acknowledged)
+            findings = seen.findings or judge.held(seen.places, acknowledged)
+            if findings:
+                return f"{scene.name}/{image.label}", ": ".join(findings[0])
+    return None
+
+
+def run(settings: Settings) -> Result:
+    """Every image within the bounds, every control, and the folding under concurrent workers."""
+    began = time.monotonic()
+    bounds = (
+        f"every subset of up to {disk.EXHAUSTIVE} volatile operations, beyond that every beginning,"
+        f" each one lost, each one kept and {disk.DRAWN} drawn; each write torn at each"
+        f" {disk.SECTOR} bytes; every point of memory-put, submit, run (and approve, run)"
+    ) + (f"; quick: one image in {QUICK_STEP}" if settings.quick else "")
+    skipped = trace.unavailable()
+    if skipped:
+        return Result(NAME, bounds, {}, [], 0.0, skipped)
+
+    def work(index: int, jobs: int, tell: pool.Tell) -> tuple[Counter[str], list[Violation]]:
+        folder = scratch()
+        try:
+            return share(settings, folder, index, jobs, tell)
+        finally:
+            shutil.rmtree(folder)
+
+    counts: Counter[str] = Counter()
+    violations: list[Violation] = []
+    for found, wrong in pool.spread(
+        settings.jobs, work, lambda done: settings.progress(NAME, done, 0)
+    ):
+        counts += found
+        violations += wrong
+    return Result(NAME, bounds, dict(counts), violations, time.monotonic() - began)
+
+
+def share(
+    settings: Settings, folder: str, index: int, jobs: int, tell: pool.Tell
+) -> tuple[Counter[str], list[Violation]]:
+    """What one of the processes does."""
+    lab = lives.load(settings.lab)
+    worker = Worker(settings.quick, index, jobs, tell)
+    for place, apart in PLACES.items():
+        bench = Bench(lab, os.path.join(folder, place), apart)
+        for life in chosen(settings.lab):
+            worker.scene(Scene(bench, life, place))
+    tasks = [(which, place) for which in CONTROLS for place in PLACES]
+    for which, place in tasks[index::jobs]:
+        bench = Bench(lab, os.path.join(folder, place), PLACES[place])
+        scene = Scene(bench, lives.BASE, place, which)
+        if control(scene) is None:
+            worker.violations.append(Violation(scene.name, CAUGHT, "this weakening went unseen"))
+        worker.counts["weakenings that had to be caught"] += 1
+    if index == 0:
+        counts, violations = together(lab, folder, 2 if settings.quick else 12)
+        worker.counts += counts
+        worker.violations += violations
+    return worker.counts, worker.violations
+
+
+def together(lab: Lab, folder: str, rounds: int) -> tuple[Counter[str], list[Violation]]:
+    """Workers at once: the log is folded in by one that is alone, and the guard can see another."""
+    stage = Stage(os.path.join(folder, "together"))
+    counts, findings = folding.folds(lab, stage, rounds)
+    if not folding.folds(lab, stage, 4, folding.checkpointing)[1]:
+        findings.append((CAUGHT, "checkpoints among writers went unseen"))
+    counts["weakenings that had to be caught"] += 1
+    return counts, [Violation(f"{NAME}/together", *finding) for finding in findings]
+
+
+def replay(name: str, settings: Settings) -> list[Violation]:
+    """Run one named case again; its databases go to settings.keep (`left`, and `recovered`)."""
+    life, *rest = name.removeprefix(f"{NAME}/").split("/")
+    folder = scratch()
+    try:
+        lab = lives.load(settings.lab)
+        if life == "together":
+            return together(lab, folder, 12)[1]
+        place, label = rest[0], "/".join(rest[-2:])
+        weakened = tuple(rest[1].split("-")) if len(rest) in (2, 4) else None
+        bench = Bench(lab, folder, PLACES[place])
+        which = (weakened[0], weakened[1]) if weakened else None
+        scene = Scene(bench, lives.LIVES[life], place, which)
+        if len(rest) == 2:
+            return [] if control(scene) else [Violation(name, CAUGHT, "it went unseen")]
+        image, acknowledged = scene.find(label)
+        findings = scene.look(image, acknowledged).findings or scene.recover(image)
+        if settings.keep:
+            bench.leave(settings.keep, disk.files_of(image))
+        return scene.violations(image, findings)
+    finally:
+        shutil.rmtree(folder)
