@@ -359,33 +359,39 @@ def is_laid_out(connection: sqlite3.Connection, path: str, layout: Layout) -> bo
 
 
 def refuse_foreign(path: str, layout: Layout, connect: Connect) -> None:
-    """StorageError for a file that is plainly not ours, before SQLite may recover its log.
+    """StorageError for a file that is not ours, before SQLite may recover its log into it.
 
-    Reads the header only (SQLite file format, section 1.3): user_version at 60, application_id at
-    68, and from 100 whether the schema is empty, as in a file that is being created.
+    A read-only connection does not fold a log in. It cannot look past a hot journal either; only
+    then are the header's own bytes read.
     """
+    if not any(os.path.exists(path + end) for end in ("-wal", "-journal")):
+        return
     try:
-        with open(path, "rb") as file:
-            head = file.read(105)
-    except OSError as error:
-        raise StorageError(f"{layout.noun} {path!r} cannot be read: {error.strerror}") from error
-    if not head:
-        return
-    if not head.startswith(b"SQLite format 3\0") or len(head) < 105:
-        raise StorageError(f"{layout.noun} {path!r} is damaged: file is not a database")
-    version, stamp = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
-    empty = head[100] == 13 and head[103:105] == b"\0\0"
-    if (stamp, version) == (layout.application_id, USER_VERSION):
-        return
-    if (stamp, version) != (0, 0) or not empty:
-        refuse(path, layout, stamp, version)
-    if os.path.exists(path + "-wal"):
-        # Its content may all be in the log; a read-only connection never folds that in.
         with (
             contextlib.closing(connect(_uri(path, "mode=ro"), LOCK_SECONDS)) as connection,
             transaction(connection, "BEGIN"),
         ):
             is_laid_out(connection, path, layout)
+    except sqlite3.OperationalError as error:
+        if "readonly" not in str(error):
+            raise
+        refuse_foreign_header(path, layout)
+
+
+def refuse_foreign_header(path: str, layout: Layout) -> None:
+    """As refuse_foreign, from the bytes of page 1 (SQLite file format, sections 1.3 and 1.6).
+
+    Only beside a hot journal, when no connection holds a lock: closing any descriptor of a file
+    drops all of this process's POSIX locks on it.
+    """
+    with open(path, "rb") as file:
+        head = file.read(105)
+    version, stamp = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
+    empty = head[100:101] == b"\x0d" and head[103:105] == b"\0\0"
+    if (stamp, version) != (layout.application_id, USER_VERSION) and not (
+        (stamp, version) == (0, 0) and empty
+    ):
+        refuse(path, layout, stamp, version)
 
 
 def refuse(path: str, layout: Layout, stamp: int, version: int) -> NoReturn:
