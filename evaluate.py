@@ -1,0 +1,922 @@
+"""Mechanical acceptance of one lab's two databases, by a judge that shares no code with the judged.
+
+Guarantee: nothing is believed that can be recomputed. Hashes, keys and bindings are derived again,
+and the events are replayed: each row must be what the history leads to. Each rule is one named
+check (RULES); what cannot be read as the contract has it fails a check and never the judge.
+Limit: `available_at` outside `retry_wait`, the rows of `memory`, an event's time within what lease,
+deadline and neighbours allow, the owner's name and the reason texts are taken as they stand. A
+clock that was set back cannot be told from an edited row: both fail. Whether the sources support
+the text, and how good it is, is not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import hashlib
+import json
+import math
+import os
+import sqlite3
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn, TextIO
+
+VERSION = "1.0.0"
+BASE, APPROVAL = "report/v1", "report-approval/v1"
+STEPS = ("collect", "draft", "verify", "publish")
+MAX_CLAIMS, RETRY_SECONDS = 3, {1: 2.0, 2: 4.0}
+BUDGET_SPENT = "deadline_or_attempt_budget"
+# What the lab says where the operation key holds another report: the job id was used before.
+OTHER_PAYLOAD = ("key reused with different payload", "key holds another payload")
+ROUNDING = 1e-5  # seconds; sums of times of this century are exact to less than a microsecond
+LOCK_SECONDS = 5.0
+STAMPS = ("application_id", "user_version")
+LOOKS = 5  # at a database that others are writing to
+VERDICTS = ("accepted", "not_accepted", "unknown", "unsound")  # from best to worst
+NUMBER, TEXT_OR_NONE = (int, float), (str, type(None))
+Row = dict[str, Any]
+Receipts = list[tuple[str, str, str]] | str  # (op, payload_hash, receipt); or why not read
+
+# --- The contract's layout, and every rule there is -----------------------------------------------
+
+
+class Layout(NamedTuple):
+    """One kind of database file: its name for people, its stamp, its tables."""
+
+    noun: str
+    application_id: int
+    tables: str
+
+
+LOCAL = Layout(
+    "local database",
+    0x5265634C,
+    """
+CREATE TABLE jobs (id TEXT NOT NULL PRIMARY KEY, spec TEXT NOT NULL, input_hash TEXT NOT NULL,
+    status TEXT NOT NULL, generation INTEGER NOT NULL DEFAULT 0, owner TEXT,
+    lease_until REAL NOT NULL DEFAULT 0, attempts INTEGER NOT NULL DEFAULT 0,
+    available_at REAL NOT NULL DEFAULT 0, scope TEXT NOT NULL, memory_rev INTEGER NOT NULL,
+    memory_expires REAL NOT NULL, deadline REAL NOT NULL, error TEXT);
+CREATE TABLE checkpoints (job_id TEXT NOT NULL REFERENCES jobs(id), step TEXT NOT NULL,
+    payload TEXT NOT NULL, PRIMARY KEY (job_id, step));
+CREATE TABLE events (seq INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    job_id TEXT NOT NULL REFERENCES jobs(id), at REAL NOT NULL, generation INTEGER NOT NULL,
+    kind TEXT NOT NULL, detail TEXT NOT NULL);
+CREATE TABLE memory (scope TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL,
+    revision INTEGER NOT NULL, expires REAL NOT NULL);
+CREATE TABLE approvals (job_id TEXT NOT NULL PRIMARY KEY REFERENCES jobs(id),
+    action_json TEXT NOT NULL, binding_hash TEXT NOT NULL, operation_key TEXT NOT NULL,
+    status TEXT NOT NULL, requested_at REAL NOT NULL, expires_at REAL NOT NULL,
+    decided_by TEXT, decided_at REAL);
+""",
+)
+PUBLISHER = Layout(
+    "publisher database",
+    0x52656350,
+    """
+CREATE TABLE receipts (op TEXT NOT NULL PRIMARY KEY, payload_hash TEXT NOT NULL,
+    receipt TEXT NOT NULL);
+""",
+)
+DATABASE_RULES = {
+    "layout": "tables, columns, types, defaults and keys are the contract's, and no others",
+    "integrity": "SQLite's integrity_check finds nothing",
+    "foreign_keys": "every checkpoint, event and approval belongs to a job",
+    "event_sequence": "events are numbered from 1 without a gap, to the last number given out",
+    "publisher": "the publisher database is there, whole, and has the contract's layout",
+    "receipts_of_no_job": "every receipt stands under the operation key of a job here",
+}
+JOB_RULES = {
+    "values": "every value has its column's type, finite and valid text; the id is printable",
+    "spec": "the spec is canonical, of a known workflow and shape; jobs.scope is its scope",
+    "input_hash": "the input hash, computed again from the spec, is the job's",
+    "sources": "the collected texts are those the spec gives, or names by length and SHA-256",
+    "draft": "the draft has its shape and names the spec's provider and model",
+    "citations": "a verified draft cites known sources, at least one, each once",
+    "binding": "an approval's action, hash and operation key, computed again, are those stored",
+    "history": "each transaction wrote exactly its events, in order, where its status allows it",
+    "generation": "a claim, a cancel, a reconcile raise the generation by one; events carry it",
+    "time": "the times of the events never decrease",
+    "lease": "no write at or after the end of its lease, and no takeover before it",
+    "attempts": "at most 3 claims; a retry waits 2 s, then 4 s, and is not claimed before",
+    "limits": "nothing is claimed, committed, asked or sent past the deadline or the memory's end",
+    "decision": "one request, after verify; one decision, in time and not by the requester",
+    "dispatch": "sent once, after a yes in force; then only this run or a reconcile goes on",
+    "job_row": "the job's row is what its history leads to",
+    "approval_row": "the approvals row is what the job's history leads to; a base job has none",
+    "checkpoints": "one checkpoint for each committed step, in workflow order, and no other",
+    "publish": "the publish result and the events name this job's receipt; fresh only if first",
+    "receipt": "one receipt, of this report, where one must be; none where none can be",
+}
+
+# --- Canonical form -------------------------------------------------------------------------------
+
+
+def encode(value: object) -> str:
+    """The contract's JSON text: keys sorted, no blanks, no NaN, non-ASCII as itself."""
+    separators = (",", ":")
+    return json.dumps(
+        value, sort_keys=True, separators=separators, ensure_ascii=False, allow_nan=False
+    )
+
+
+def digest(value: object) -> str:
+    """Hex SHA-256 of the canonical text."""
+    return hashlib.sha256(encode(value).encode("utf-8")).hexdigest()
+
+
+def decode(text: str, what: str) -> Any:
+    """The value of canonical JSON text; ValueError for every other text."""
+    try:
+        value = json.loads(text)
+        if encode(value) == text:
+            return value
+    except (ValueError, RecursionError):
+        pass
+    raise ValueError(f"{what} is not canonical JSON")
+
+
+def shaped(value: object, **kinds: Any) -> bool:
+    """Whether value is an object of exactly these keys, each of its type (or one of its types)."""
+    return (
+        type(value) is dict
+        and value.keys() == kinds.keys()
+        and all(type(value[key]) in (k if type(k) is tuple else (k,)) for key, k in kinds.items())
+    )
+
+
+# --- Checks ---------------------------------------------------------------------------------------
+
+
+class Unreadable(Exception):
+    """What a rule is about cannot be read: it is neither kept nor broken."""
+
+
+class Checks:
+    """Named rules over one subject, each judged by its method; unjudged is not passed."""
+
+    gates: tuple[str, ...] = ()  # where one of these is broken, those below it stay unjudged
+
+    def __init__(self, rules: dict[str, str]) -> None:
+        self.rules = rules
+        self.unjudged = dict.fromkeys(rules, "not judged: what it builds on is unsound")
+        self.wrong: dict[str, str] = {}
+
+    def judge(self) -> None:
+        """Apply the rules in order; whatever is stored, the judge does not fall over it."""
+        for rule in self.rules:
+            try:
+                getattr(self, f"check_{rule}", lambda: None)()
+                self.unjudged.pop(rule, None)
+            except Unreadable as reason:
+                self.unjudged[rule] = f"not judged: {reason}"
+            except Exception as error:
+                told = str(error) if type(error) is ValueError else type(error).__name__
+                self.hold(rule, False, f"cannot be followed: {told}")
+            if self.wrong and rule in self.gates:
+                break
+
+    def hold(self, rule: str, fact: object, why: str) -> None:
+        """One fact that a rule asks for; the first that is missing is what the check says."""
+        if not fact:
+            self.wrong.setdefault(rule, why[:300])
+
+    def listed(self) -> list[Row]:
+        """The checks as they are printed."""
+        found = self.unjudged | self.wrong
+        return [
+            {"name": name, "passed": name not in found, "detail": found.get(name, rule)}
+            for name, rule in self.rules.items()
+        ]
+
+
+# --- The replay: what the events of one job lead to -----------------------------------------------
+
+OPEN = ("queued", "retry_wait", "running")
+MOVES = {  # kind: (the statuses it may come from, the status it leads to, "" for the same)
+    "submitted": (("",), "queued"),
+    "claimed": (OPEN, "running"),
+    "lease_renewed": (("running",), ""),
+    "step_committed": (("running", "reconciling"), ""),  # `publish`, under a lease: succeeded
+    "retry_scheduled": (("running",), "retry_wait"),
+    "failed": ((*OPEN, "waiting_approval"), "failed"),
+    "cancelled": ((*OPEN, "waiting_approval"), "cancelled"),
+    "effect_found": (("failed", "cancelled"), ""),
+    "effect_unknown": (("failed", "cancelled"), ""),
+    "approval_requested": (("running",), "waiting_approval"),
+    "approved": (("waiting_approval",), "queued"),
+    "rejected": (("waiting_approval",), "rejected"),
+    "dispatch_started": (("running",), ""),
+    "reconciling": (("running",), "reconciling"),
+    "reconcile_started": (("running", "reconciling"), "reconciling"),
+    "reconcile_inconclusive": (("reconciling",), ""),
+    "effect_confirmed": (("reconciling",), "effect_confirmed"),
+}
+RAISES = ("claimed", "cancelled", "reconcile_started")  # the generation, by one
+RIDES = ("effect_found", "effect_unknown", "effect_confirmed")  # never first in a transaction
+LIMITED = ("step_committed", "approval_requested", "dispatch_started")  # by deadline and memory
+GUARDED = (*LIMITED, "lease_renewed", "retry_scheduled")  # by the lease
+UNSENT = ("claimed", "retry_scheduled", "failed", "cancelled", "dispatch_started")
+
+
+class Event(NamedTuple):
+    """One row of `events`, columns in order."""
+
+    seq: int
+    job_id: str
+    at: float
+    generation: int
+    kind: str
+    detail: str
+
+
+class History:
+    """A job's state after each of its events, with one method for each kind of event.
+
+    A method returns the kinds of which one must follow in the same transaction.
+    """
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.base, self.where = case, case.base, ""
+        self.status, self.owner, self.generation, self.attempts = "", "", 0, 0
+        self.lease_until = self.available_at = 0.0
+        self.lease_seconds: float | None = None  # of this generation
+        self.pinned: dict[str, Any] = {}
+        self.steps: tuple[str, ...] = ()
+        self.error: str | None = None
+        self.approval: dict[str, Any] = {}  # columns of its row
+        self.effect = ""
+        self.rides = self.sent = self.asking = self.called_before = False
+
+    def hold(self, rule: str, fact: object, why: str) -> None:
+        self.case.hold(rule, fact, f"{self.where}: {why}")
+
+    def follow(self, events: list[Event]) -> None:
+        """ValueError where the history cannot be followed."""
+        due: tuple[str, ...] = ()
+        last = Event(0, "", -math.inf, 0, "", "")
+        for event in events:
+            self.where = f"event {event.seq} ({event.kind[:40]!r})"
+            origins, target = MOVES.get(event.kind, ((), ""))
+            if self.status not in origins:
+                raise ValueError(f"{self.where} in status {self.status!r}")
+            together = (event.at, event.generation) == (last.at, last.generation)
+            if (due or event.kind in RIDES) and not (event.kind in due and together):
+                raise ValueError(f"{self.where}, where {' or '.join(due) or 'another'} had to come")
+            self.rides = bool(due)
+            self.generation += event.kind in RAISES
+            carried = event.generation == self.generation
+            self.hold("generation", carried, f"{event.generation}, not {self.generation}")
+            self.hold("time", event.at >= last.at, "earlier than the event before it")
+            self.fence(event.kind, event.at)
+            due = getattr(self, event.kind)(event.at, event.detail) or ()
+            self.status, last = target or self.status, event
+        if due or not events:
+            raise ValueError(f"it ends where {' or '.join(due) or 'submitted'} had to come")
+
+    def fence(self, kind: str, at: float) -> None:
+        """The guards that a write had to pass, seen from afterwards."""
+        running, live = self.status == "running", at < self.lease_until
+        if kind in GUARDED and running and not self.rides:
+            self.hold("lease", live, f"at {at}, and the lease ended at {self.lease_until}")
+        if kind == "reconcile_started" or (kind == "claimed" and running):
+            self.hold("lease", not live, f"at {at}, and the lease ended at {self.lease_until}")
+        if kind in LIMITED and running:
+            kept = not self.pinned["memory_rev"] or at < self.pinned["memory_expires"]
+            self.hold("limits", kept, "when the memory had expired")
+        if (kind in LIMITED and running) or kind == "claimed":
+            self.hold("limits", at < self.pinned["deadline"], "at or after the deadline")
+        self.hold("dispatch", not (self.sent and kind in UNSENT), "after the dispatch")
+
+    def fields(self, detail: str, **kinds: Any) -> dict[str, Any]:
+        value = decode(detail, f"the detail of {self.where}")
+        if not shaped(value, **kinds):
+            raise ValueError(f"the detail of {self.where} has another shape")
+        return dict(value)
+
+    def submitted(self, at: float, detail: str) -> None:
+        pin = {"deadline": NUMBER, "input_hash": str, "memory_expires": NUMBER, "memory_rev": int}
+        self.pinned = self.fields(detail, **pin)
+        self.hold("limits", at < self.pinned["deadline"], "at or after the deadline")
+        revision, expires = self.pinned["memory_rev"], self.pinned["memory_expires"]
+        valid = revision > 0 and expires > at
+        self.hold("limits", valid or revision == expires == 0, "its memory was not in force")
+
+    def claimed(self, at: float, detail: str) -> tuple[str, ...]:
+        self.hold("attempts", self.attempts < MAX_CLAIMS, "no claim was left")
+        due = self.status != "retry_wait" or at >= self.available_at
+        self.hold("attempts", due, "before the retry's time")
+        self.called_before = "verify" in self.steps
+        self.attempts, self.owner = self.attempts + 1, detail
+        self.error = self.lease_seconds = None
+        return ("lease_renewed",)
+
+    def lease_renewed(self, at: float, detail: str) -> None:
+        until, before = decode(detail, f"the detail of {self.where}"), self.lease_seconds
+        seconds = until - at
+        same = before is None or abs(seconds - before) < ROUNDING
+        self.hold("lease", same, "a lease of another length in this generation")
+        self.hold("lease", seconds > 0, "a lease of no time")
+        self.hold("lease", self.rides or until > self.lease_until, "a renewal of no time")
+        self.lease_seconds, self.lease_until = seconds, until
+
+    def step_committed(self, at: float, detail: str) -> tuple[str, ...]:
+        self.steps += (detail,)
+        self.hold("checkpoints", self.steps == STEPS[: len(self.steps)], "out of order or twice")
+        if self.status == "reconciling":
+            self.hold("dispatch", detail == "publish" and self.asking, "no reconcile had asked")
+            return ("effect_confirmed",)
+        if detail != "publish":
+            return ("lease_renewed",)
+        self.hold("dispatch", self.base or self.sent, "published without a dispatch")
+        self.status = "succeeded"
+        if not self.base:
+            self.approval["status"] = "executed"
+        return ()
+
+    def retry_scheduled(self, at: float, detail: str) -> None:
+        retry = self.fields(detail, available_at=NUMBER, reason=str)
+        self.available_at, self.error = retry["available_at"], retry["reason"]
+        delay, least = self.available_at - at, RETRY_SECONDS.get(self.attempts, math.inf)
+        # Only a model's endpoint can ask for more, by Retry-After.
+        asked = self.case.spec["provider"] == "api" and self.steps == ("collect",)
+        right = delay > least - ROUNDING and (asked or delay < least + ROUNDING)
+        self.hold("attempts", right, f"a delay of {delay} s after claim {self.attempts}")
+        self.hold("limits", self.available_at < self.pinned["deadline"], "past the deadline")
+
+    def failed(self, at: float, detail: str) -> tuple[str, ...]:
+        if self.status == "waiting_approval":
+            expired = detail == "approval_expired" and at >= self.approval["expires_at"]
+            self.hold("decision", expired, "a waiting job fails only when its request has expired")
+        elif self.status != "running" or at >= self.lease_until:
+            self.hold("lease", detail == BUDGET_SPENT, "a step's failure outside a lease")
+            spent = self.attempts >= MAX_CLAIMS or at >= self.pinned["deadline"]
+            self.hold("attempts", spent, "neither claims nor deadline were spent")
+        self.error = detail
+        return self.cancelled(at, "")
+
+    def cancelled(self, at: float, detail: str) -> tuple[str, ...]:
+        self.hold("history", detail == "", "has no detail")
+        hidden = self.base and "verify" in self.steps  # an end then says what is known of an effect
+        return ("effect_found", "effect_unknown") if hidden else ()
+
+    def effect_found(self, at: float, detail: str) -> None:
+        self.effect = "found"
+        self.hold("publish", detail == self.case.receipt_text, "names another receipt")
+
+    def effect_unknown(self, at: float, detail: str) -> None:
+        self.effect = "unknown"
+
+    def approval_requested(self, at: float, detail: str) -> None:
+        asked = self.fields(detail, binding_hash=str, expires_at=NUMBER)
+        first = not (self.approval or self.base) and self.steps == STEPS[:3]
+        self.hold("decision", first, "asked twice, before verify, or by a base job")
+        in_time = at < asked["expires_at"] <= self.pinned["deadline"]
+        self.hold("decision", in_time, "a request that does not end by the deadline")
+        self.hold("attempts", self.attempts < MAX_CLAIMS, "no claim was left for a yes")
+        undecided = {"requested_at": at, "decided_by": None, "decided_at": None}
+        self.approval = {**asked, **undecided, "status": "pending"}
+
+    def approved(self, at: float, detail: str) -> None:
+        self.hold("decision", at < self.approval["expires_at"], "the request had expired")
+        self.hold("decision", detail != self.case.spec["scope"][1], "decided by the requester")
+        self.approval.update(status="approved", decided_by=detail, decided_at=at)
+
+    def rejected(self, at: float, detail: str) -> None:
+        self.approved(at, detail)
+        self.approval["status"] = "rejected"
+
+    def dispatch_started(self, at: float, detail: str) -> None:
+        in_force = self.approval["status"] == "approved" and at < self.approval["expires_at"]
+        self.hold("dispatch", in_force, "no yes was in force")
+        self.hold("dispatch", detail == self.case.op, "names another operation key")
+        self.approval["status"], self.sent = "dispatching", True
+
+    def reconciling(self, at: float, detail: str) -> None:
+        self.hold("dispatch", self.sent, "of a job that was never sent")
+        self.error = detail
+
+    def reconcile_started(self, at: float, detail: str) -> None:
+        self.hold("dispatch", self.sent, "of a job that was never sent")
+        self.hold("dispatch", detail == self.case.op, "names another operation key")
+        self.asking = True
+
+    def reconcile_inconclusive(self, at: float, detail: str) -> None:
+        self.hold("dispatch", self.asking, "no reconcile had asked")
+        self.error, self.asking = detail, False
+
+    def effect_confirmed(self, at: float, detail: str) -> None:
+        self.effect_found(at, detail)
+        self.approval["status"] = "effect_confirmed"
+
+
+# --- One job --------------------------------------------------------------------------------------
+
+
+class Case(Checks):
+    """One job: its rows by table, and the receipts, or why they cannot be read."""
+
+    gates = ("values", "spec", "history")
+
+    def __init__(self, rows: dict[str, list[Row]], receipts: Receipts) -> None:
+        super().__init__(JOB_RULES)
+        self.rows, self.job, self.receipts = rows, rows["jobs"][0], receipts
+
+    def verdict(self) -> str:
+        if self.wrong:
+            return "unsound"
+        status = self.history.status
+        if self.unjudged or self.history.effect == "unknown":
+            return "unknown"
+        if status in ("succeeded", "effect_confirmed"):
+            return "accepted"
+        return "not_accepted" if status in ("failed", "cancelled", "rejected") else "unknown"
+
+    def result(self, step: str) -> Any:
+        """The step's checkpoint as a value, None without one."""
+        stored = {row["step"]: row["payload"] for row in self.rows["checkpoints"]}
+        return decode(stored[step], f"the {step} checkpoint") if step in stored else None
+
+    def compare(self, rule: str, table: str, row: Row, expected: Row) -> None:
+        for name, value in expected.items():
+            why = f"{table}.{name} is {row[name]!r:.80}, and had to be {value!r:.80}"
+            self.hold(rule, row[name] == value, why)
+
+    def check_values(self) -> None:
+        for table, rows in self.rows.items():
+            for name, kind, required, *_ in reference(LOCAL)[table][1]:
+                for value in (row[name] for row in rows):
+                    why = f"{table}.{name} holds {value!r:.80}, which is no {kind}"
+                    self.hold("values", fits(value, kind, bool(required)), why)
+        named = 1 <= len(self.job["id"]) <= 200 and self.job["id"].isprintable()
+        self.hold("values", named, "the id is not 1 to 200 printable characters")
+        self.op = digest([self.job["id"], "publish/v1"])
+        self.receipt_text = f"report-{self.op[:12]}"
+
+    def check_spec(self) -> None:
+        self.spec = spec = decode(self.job["spec"], "jobs.spec")
+        kinds = {"sources": list, "provider": str, "workflow": str, "scope": list}
+        kinds |= {"report_target": str} if "report_target" in spec else {}
+        whole = shaped(spec, model=TEXT_OR_NONE, endpoint=TEXT_OR_NONE, **kinds)
+        self.hold("spec", whole, "jobs.spec has other keys or types")
+        self.base = spec["workflow"] == BASE
+        self.hold("spec", self.base or spec["workflow"] == APPROVAL, "an unknown workflow")
+        fixed = {"fixture": type(None), "api": str}.get(spec["provider"])
+        fixed_too = type(spec["model"]) is type(spec["endpoint"]) is fixed
+        self.hold("spec", fixed_too, "provider, model and endpoint do not fit each other")
+        for source in spec["sources"]:
+            by_value = shaped(source, id=str, text=str)
+            by_reference = shaped(source, id=str, uri=str, bytes=int, sha256=str)
+            self.hold("spec", by_value or by_reference, "a source of another shape")
+        names = [source["id"] for source in spec["sources"]]
+        sound = names and all(name and name.isprintable() for name in names)
+        self.hold("spec", sound and len(set(names)) == len(names), "source ids that name nothing")
+        parts = [type(part) for part in spec["scope"]] == [str] * 3
+        self.hold("spec", parts and encode(spec["scope"]) == self.job["scope"], "another scope")
+
+    def check_input_hash(self) -> None:
+        inputs = {name: self.spec[name] for name in self.spec.keys() - {"report_target"}}
+        self.compare("input_hash", "jobs", self.job, {"input_hash": digest(inputs)})
+
+    def check_sources(self) -> None:
+        collected, given = self.result("collect"), self.spec["sources"]
+        if collected is None:
+            return
+        read = collected["sources"]
+        whole = shaped(collected, sources=list) and all(shaped(s, id=str, text=str) for s in read)
+        same = whole and [s["id"] for s in read] == [s["id"] for s in given]
+        self.hold("sources", same, "the collect checkpoint has other sources than the spec")
+        for named, text in zip(given, (s["text"] for s in read), strict=True):
+            data = text.encode("utf-8")
+            facts = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            same = text == named["text"] if "text" in named else facts.items() <= named.items()
+            self.hold("sources", same, f"source {named['id']!r:.40} is not what was submitted")
+
+    def check_draft(self) -> None:
+        draft = self.result("draft")
+        if draft is None:
+            return
+        counts = {"prompt_tokens": int, "completion_tokens": int, "total_tokens": int}
+        told = "usage" in draft
+        kinds = {"summary": str, "citations": list, "provider": str}
+        kinds |= {"usage": dict} if told else {}
+        whole = shaped(draft, model=TEXT_OR_NONE, finish_reason=TEXT_OR_NONE, **kinds) and (
+            not told or shaped(draft["usage"], **counts)
+        )
+        self.hold("draft", whole, "the draft checkpoint has other keys or types")
+        for name in ("provider", "model"):
+            self.hold("draft", draft[name] == self.spec[name], f"another {name} than the spec's")
+        finished = draft["finish_reason"] in ("stop", None) and draft["summary"].strip()
+        self.hold("draft", finished, "the draft was not finished")
+        self.report = {"summary": draft["summary"], "citations": draft["citations"]}
+
+    def check_citations(self) -> None:
+        verified = self.result("verify")
+        if verified is None:
+            return
+        cited, known = self.report["citations"], {source["id"] for source in self.spec["sources"]}
+        once = 0 < len(cited) == len(set(cited))
+        self.hold("citations", once and known.issuperset(cited), f"citations {cited!r:.80}")
+        expected = {"citations": len(cited), "known": True, "semantic_support": "not_judged"}
+        why = f"the verify checkpoint had to be {encode(expected)}"
+        self.hold("citations", encode(verified) == encode(expected), why)
+
+    def check_binding(self) -> None:
+        for row in self.rows["approvals"]:
+            action = {
+                "job_id": self.job["id"],
+                "action": "report.publish/v1",
+                "target": self.spec.get("report_target", "local-report-store"),
+                "scope": self.job["scope"],
+                "requester": self.spec["scope"][1],
+                "input_hash": self.job["input_hash"],
+                "payload_hash": digest(self.report),
+                "memory_rev": self.job["memory_rev"],
+                "memory_expires": self.job["memory_expires"],
+            }
+            bound = {"action_json": encode(action), "binding_hash": digest(action)}
+            self.compare("binding", "approvals", row, {**bound, "operation_key": self.op})
+
+    def check_history(self) -> None:
+        self.history = History(self)
+        self.history.follow([Event(**row) for row in self.rows["events"]])
+
+    def check_job_row(self) -> None:
+        end = self.history
+        names = ("status", "generation", "attempts", "lease_until", "error")
+        expected = {**end.pinned, **{name: getattr(end, name) for name in names}}
+        expected["owner"] = end.owner if end.status == "running" else None
+        if end.status == "retry_wait":
+            expected["available_at"] = end.available_at
+        self.compare("job_row", "jobs", self.job, expected)
+
+    def check_approval_row(self) -> None:
+        rows, expected = self.rows["approvals"], self.history.approval
+        right = len(rows) == bool(expected)
+        self.hold("approval_row", right, f"{len(rows)} approvals rows, {bool(expected)} asked for")
+        for row in rows:
+            self.compare("approval_row", "approvals", row, expected)
+
+    def check_checkpoints(self) -> None:
+        stored, steps = [row["step"] for row in self.rows["checkpoints"]], self.history.steps
+        why = f"checkpoints of {sorted(stored)!r:.80}, committed: {steps!r:.80}"
+        self.hold("checkpoints", sorted(stored) == sorted(steps), why)
+
+    def check_publish(self) -> None:
+        published, end = self.result("publish"), self.history
+        if published is None:
+            return
+        # Only an earlier claim that got past `verify` can have saved what this call found.
+        repeated = end.called_before and self.base and published.get("deduplicated") is True
+        expected: Row = {"receipt": self.receipt_text, "deduplicated": repeated}
+        if end.status == "effect_confirmed":
+            expected = {"receipt": self.receipt_text, "fresh_write_performed": False}
+        elif not self.base:
+            expected["fresh_write_performed"] = True
+        why = f"the publish checkpoint had to be {encode(expected)}: was the job id used before?"
+        self.hold("publish", encode(published) == encode(expected), why)
+
+    def check_receipt(self) -> None:
+        end = self.history
+        if isinstance(self.receipts, str):
+            raise Unreadable(self.receipts)
+        found = [receipt for receipt in self.receipts if receipt[0] == self.op]
+        saved = end.status in ("succeeded", "effect_confirmed") or end.effect == "found"
+        self.hold("receipt", found or not saved, "no receipt under the operation key")
+        possible = end.sent or (self.base and "verify" in end.steps)
+        self.hold("receipt", possible or not found, "a receipt where no call can have begun")
+        said = [row["detail"] for row in self.rows["events"]]
+        other = not saved and any(phrase in text for text in said for phrase in OTHER_PAYLOAD)
+        for _, payload_hash, text in found if possible else ():
+            self.hold("receipt", text == self.receipt_text, "a receipt of another text")
+            own = payload_hash == digest(self.report)
+            self.hold("receipt", own or other, "a receipt of another report than the draft")
+
+
+def fits(value: object, kind: str, required: bool) -> bool:
+    """Whether a stored value is what its column's declared type promises."""
+    if type(value) is str and kind == "TEXT":
+        return value.isascii() or value.encode("utf-8", "replace").decode("utf-8") == value
+    if type(value) is float and kind == "REAL":
+        return math.isfinite(value)
+    return (type(value) is int and kind == "INTEGER") or (value is None and not required)
+
+
+# --- Both databases -------------------------------------------------------------------------------
+
+
+class Database(Checks):
+    """The local database as a whole; `keys`: the operation keys of its jobs."""
+
+    def __init__(
+        self, local: sqlite3.Connection, receipts: Receipts, keys: set[str] | None
+    ) -> None:
+        every = [*DATABASE_RULES.items()]
+        super().__init__(dict(every if keys is not None else every[:-1]))
+        self.local, self.receipts, self.keys = local, receipts, keys
+
+    def check_layout(self) -> None:
+        found = deviations(self.local, LOCAL)
+        self.hold("layout", not found, f"other than the contract has it: {', '.join(found)}")
+
+    def check_integrity(self) -> None:
+        (found,) = self.local.execute("PRAGMA integrity_check(1)").fetchone()
+        self.hold("integrity", found == "ok", found)
+
+    def check_foreign_keys(self) -> None:
+        found = self.local.execute("PRAGMA foreign_key_check").fetchone()
+        self.hold("foreign_keys", found is None, f"(table, row, parent): {found!r}")
+
+    def check_event_sequence(self) -> None:
+        query = "SELECT count(*), coalesce(min(seq), 1), coalesce(max(seq), 0) FROM events"
+        count, *numbered = self.local.execute(query).fetchone()
+        query = "SELECT seq FROM sqlite_sequence WHERE name = 'events'"
+        given = [row[0] for row in self.local.execute(query)] or [0]
+        why = f"{count} events, numbered from and to {numbered}, numbers given out {given!r:.80}"
+        self.hold("event_sequence", numbered == [1, count] and given == [count], why)
+
+    def check_publisher(self) -> None:
+        if isinstance(self.receipts, str):
+            raise Unreadable(self.receipts)
+
+    def check_receipts_of_no_job(self) -> None:
+        self.check_publisher()
+        strays = {receipt[0] for receipt in self.receipts}.difference(self.keys or ())
+        self.hold("receipts_of_no_job", not strays, f"operation keys {sorted(strays)!r:.200}")
+
+
+def judge(local: sqlite3.Connection, receipts: Receipts, job: str | None) -> Row:
+    """The verdict on what a connection shows; receipts: those read, or why they cannot be."""
+    cases = [Case(rows, receipts) for rows in stored_jobs(local, job)]
+    if job is not None and not cases:
+        raise Refused(f"no job {job!r} in this database")
+    for case in cases:
+        case.judge()
+    whole = Database(local, receipts, {case.op for case in cases} if job is None else None)
+    whole.judge()
+    verdicts = [case.verdict() for case in cases] or ["not_accepted"]
+    worst = max(verdicts, key=VERDICTS.index)
+    if whole.unjudged:
+        worst = max(worst, "unknown", key=VERDICTS.index)
+    if whole.wrong:
+        worst = "unsound"
+    jobs = [
+        {"job_id": str(case.job["id"]), "verdict": verdict, "checks": case.listed()}
+        for case, verdict in zip(cases, verdicts, strict=False)
+    ]
+    return {
+        "passed": worst == "accepted",
+        "verdict": worst,
+        "jobs": jobs,
+        "checks": whole.listed(),
+        "semantic_support": "not_scored",
+        "model_quality": "not_scored",
+    }
+
+
+def stored_jobs(local: sqlite3.Connection, job: str | None) -> Iterator[dict[str, list[Row]]]:
+    """The rows of each job, or of one, by table; ids as bytes, for text that is not UTF-8."""
+
+    def rows(query: str, *keys: object) -> list[Row]:
+        ids = [key.encode("utf-8", "surrogateescape") if type(key) is str else b"" for key in keys]
+        cursor = local.execute(query, ids)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    queries = {
+        "checkpoints": "SELECT * FROM checkpoints WHERE job_id = CAST(? AS TEXT)",
+        "events": "SELECT * FROM events WHERE job_id = CAST(? AS TEXT) ORDER BY seq",
+        "approvals": "SELECT * FROM approvals WHERE job_id = CAST(? AS TEXT)",
+    }
+    if "approvals" not in describe(local):
+        queries["approvals"] = "SELECT 1 WHERE 0 AND ?"
+    if job is None:
+        jobs = rows("SELECT * FROM jobs")
+    else:
+        jobs = rows("SELECT * FROM jobs WHERE id = CAST(? AS TEXT)", job)
+    for found in jobs:
+        below = {table: rows(query, found["id"]) for table, query in queries.items()}
+        yield {"jobs": [found], **below}
+
+
+# --- Looking at files -----------------------------------------------------------------------------
+
+
+def describe(connection: sqlite3.Connection) -> dict[str, tuple[str, list[Any], list[Any]]]:
+    """Each table with its columns and references; all else but an index by its type alone."""
+    columns = 'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)'
+    references = 'SELECT "from", "table", "to", on_delete FROM pragma_foreign_key_list(?)'
+    query = "SELECT name, type FROM sqlite_master WHERE type <> 'index' AND name <> 'sqlite_stat1'"
+    found = {}
+    for name, kind in connection.execute(query).fetchall():
+        parts = [columns, references] if kind == "table" else []
+        found[name] = (kind, *(connection.execute(sql, (name,)).fetchall() for sql in parts))
+    return found
+
+
+@functools.cache
+def reference(layout: Layout) -> dict[str, Any]:
+    """What `describe` says of a database that is as the contract has it."""
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(layout.tables)
+        return describe(connection)
+    finally:
+        connection.close()
+
+
+def deviations(connection: sqlite3.Connection, layout: Layout) -> list[str]:
+    """Names of what is missing, of what is too much, and of what is other than it should be."""
+    found, contract = describe(connection), dict(reference(layout))
+    if "approvals" not in found:
+        contract.pop("approvals", None)  # added by the first submit of that runtime
+    names = sorted(found.keys() | contract.keys())
+    return [name for name in names if found.get(name) != contract.get(name)]
+
+
+class Refused(Exception):
+    """No verdict: the reason for a person, and the exit code."""
+
+    def __init__(self, reason: str, code: int = 1) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def recognise(stamp: int, version: int, layout: Layout, what: str) -> None:
+    """Refused unless the stamps are those of this kind of database in this version."""
+    if stamp != layout.application_id:
+        raise Refused(f"{what} is foreign: no such database of the lab")
+    if version != 1:
+        raise Refused(f"{what} was written by {'a newer' if version > 1 else 'an older'} version")
+
+
+def locate(path: str, layout: Layout, what: str) -> str:
+    """The address to open: nothing is created, and no log of a file that is not ours recovered."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise Refused(f"{what} is no regular file")
+        with open(path, "rb") as file:
+            head = file.read(100)
+    except (OSError, ValueError) as error:
+        raise Refused(f"{what}: {getattr(error, 'strerror', error)}") from None
+    if not head.startswith(b"SQLite format 3\0"):
+        raise Refused(f"{what} is {'damaged: it is no database' if head else 'empty'}")
+    version, stamp = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
+    logged = os.path.exists(path + "-wal")
+    if (stamp, version) != (0, 0) or not logged:  # else all of it may still be in the log
+        recognise(stamp, version, layout, what)
+    writable = os.access(path, os.W_OK) and os.access(os.path.dirname(path) or ".", os.W_OK)
+    if not writable and (logged or os.path.exists(path + "-journal")):
+        raise Refused(f"{what} needs recovery and cannot be written: copy it with its log")
+    mode = ("mode=rw" if stamp else "mode=ro") if writable else "mode=ro&immutable=1"
+    plain = b"/-_.~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    name = (chr(byte) if byte in plain else f"%{byte:02X}" for byte in os.fsencode(path))
+    return f"file:{''.join(name)}?{mode}"
+
+
+@contextlib.contextmanager
+def looking(path: str, layout: Layout, what: str) -> Iterator[sqlite3.Connection]:
+    """A connection for looking; Refused where the file is not a whole database of its kind."""
+    connection = None
+    try:
+        uri = locate(path, layout, what)
+        connection = sqlite3.connect(uri, timeout=LOCK_SECONDS, isolation_level=None, uri=True)
+        connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+        connection.execute("PRAGMA query_only=ON")
+        stamps = [connection.execute(f"PRAGMA {n}").fetchone()[0] for n in STAMPS]
+        recognise(stamps[0], stamps[1], layout, what)
+        found = describe(connection)
+        for name, (_, columns, _) in reference(layout).items():
+            names = [column[0] for column in found.get(name, (0, []))[1]]
+            optional = name == "approvals" and name not in found
+            if names != [column[0] for column in columns] and not optional:
+                raise Refused(f"{what} has another table {name!r} than this version of the lab")
+        yield connection
+    except sqlite3.Error as error:  # by its message: Python 3.10 gives no error code
+        if "locked" in str(error):
+            raise Refused(
+                f"{what} is busy: another process holds its lock; try again", 3
+            ) from error
+        damaged = "malformed" in str(error) or "not a database" in str(error)
+        raise Refused(f"{what} {'is damaged' if damaged else 'cannot be read'}: {error}") from error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def look_at_publisher(path: str) -> Receipts:
+    """The receipts, or why there are none to read; Refused while another process has the lock."""
+    what = f"{PUBLISHER.noun} {path!r}"
+    try:
+        with looking(path, PUBLISHER, what) as publisher:
+            found = publisher.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            wrong = ", ".join(deviations(publisher, PUBLISHER)) or found
+            if wrong != "ok":
+                raise Refused(f"{what} is damaged: {wrong}")
+            return publisher.execute("SELECT * FROM receipts").fetchall()
+    except Refused as reason:
+        if reason.code != 1:
+            raise
+        return f"{reason}; restore it"
+
+
+def evaluate(path: str, job: str | None = None) -> Row:
+    """The verdict on the database at path, or on one of its jobs; Refused where there is none."""
+    real, what = os.path.realpath(path) if path else "", f"{LOCAL.noun} {path!r}"
+    with looking(real, LOCAL, what) as local:
+        for _ in range(LOOKS):
+            # The databases share no transaction: a look counts only if no one wrote meanwhile.
+            version = local.execute("PRAGMA data_version").fetchone()
+            receipts = look_at_publisher(real + ".publisher.sqlite")
+            local.execute("BEGIN")
+            verdict = judge(local, receipts, job)
+            local.execute("COMMIT")
+            if local.execute("PRAGMA data_version").fetchone() == version:
+                return verdict
+    raise Refused(f"{what} is being written to: look again", 3)
+
+
+# --- Command line ---------------------------------------------------------------------------------
+
+
+def shown(text: str, encoding: str | None) -> str:
+    """Control and format characters, and what a console cannot encode, as escapes."""
+    if text.isascii() and text.isprintable():
+        return text
+    import unicodedata
+
+    def hidden(char: str) -> bool:
+        if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
+            return True
+        return char.encode(encoding or "utf-8", "replace") == b"?" != char.encode("utf-8")
+
+    escapes = {}
+    for char in filter(hidden, set(text)):
+        units = char.encode("utf-16-be", "surrogatepass").hex()
+        escapes[ord(char)] = "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+    return text.translate(escapes)
+
+
+def write(stream: TextIO | None, text: str) -> None:
+    """Print; OSError where it cannot arrive, with nothing left for the interpreter's end."""
+    if stream is None:
+        raise OSError("it is closed")
+    encoding = getattr(stream, "encoding", None)
+    try:
+        stream.write("\n".join(shown(line, encoding) for line in text.split("\n")) + "\n")
+        stream.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with errors of one line, and help that may meet a closed pipe."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Refused(f"{message}; see {self.prog} --help", 2)
+
+    def print_help(self, file: Any = None) -> None:
+        write(sys.stdout, self.format_help().rstrip())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the verdict; 0 where it is passed, 1 where not, 2 usage, 3 busy."""
+    parser = Parser(
+        prog="evaluate.py",
+        description="Judge the jobs of one lab from its two databases alone.",
+        epilog="example: python3 evaluate.py --db lab.sqlite --job demo",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--db", default="lab.sqlite", help="local database (default: %(default)s)")
+    parser.add_argument("--job", help="judge this job only (default: every job)")
+    parser.add_argument("--version", action="store_true", help="print the version")
+    code = 1
+    try:
+        options = parser.parse_args(argv)
+        if options.version:
+            write(sys.stdout, f"recovery lab {VERSION}")
+            return 0
+        report = evaluate(options.db, options.job)
+        code = 0 if report["passed"] else 1
+        write(sys.stdout, json.dumps(report, ensure_ascii=False, indent=2))
+        return code
+    except BrokenPipeError:
+        return code  # the reader has gone; the exit code still tells the verdict
+    except Refused as reason:
+        words, code = str(reason), reason.code
+    except OSError as error:
+        words, code = f"the answer could not be written: {error.strerror or error}", 1
+    except KeyboardInterrupt:
+        words, code = "interrupted", 130
+    with contextlib.suppress(OSError):
+        write(sys.stderr, shown(f"error: {words}", None).replace("\n", " "))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
