@@ -59,6 +59,7 @@ EXIT_CODES = f"""exit codes:
 DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(ms|s|m)?", re.ASCII)
 UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 LISTED = 20  # job ids named in an error line
+FOLD_TRIES, FOLD_PAUSE = 4, 0.003
 POLL_SECONDS = 1.0  # how soon --wait notices that another worker has finished
 
 
@@ -130,6 +131,14 @@ class Parser(argparse.ArgumentParser):
         options["allow_abbrev"] = False
         super().__init__(*args, **options)
 
+    def parse_args(self, *given: Any, **options: Any) -> Any:
+        """As argparse, but `--option=--` is an error and not an empty list (Python 3.11)."""
+        parsed = super().parse_args(*given, **options)
+        for name, value in vars(parsed).items():
+            if value == [] and name != "source" or name == "source" and [] in value:
+                self.error(f"argument --{name.replace('_', '-')}: expected a value")
+        return parsed
+
     def error(self, message: str) -> NoReturn:
         say(f"error: {message}; see {self.prog} --help")
         sys.exit(USAGE)
@@ -172,6 +181,8 @@ def read_sources(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             sources.append(provider.file_source(source_id, path))
     except OSError as error:
         raise UsageError(f"--sources {arguments.sources!r}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     return sources or list(provider.DEFAULT_SOURCES)
 
 
@@ -421,6 +432,8 @@ class CommandLine:
         job, status, now = f"job {row['id']!r}", row["status"], view["now"]
         if status == Status.RUNNING:
             until = row["lease_until"]
+            if until <= now:
+                return f"{job} is running with a lease that has run out ({effect}); run again"
             held = f"{job} is leased by {row['owner']!r} until {moment(until)}"
             return f"{held}, in {until - now:.1f} s; run again then{clock_hint(view)}"
         if status == Status.RETRY_WAIT:
@@ -474,6 +487,19 @@ class CommandLine:
             named = ", ".join(map(repr, ids[:LISTED])) + (", ..." if len(ids) > LISTED else "")
             raise UsageError(f"{arguments.db!r} has several jobs: name one with --job: {named}")
         return str(ids[0])
+
+
+def fold_in(path: str) -> None:
+    """Close the local database once more when its log was left behind.
+
+    Two commands that close at one moment each see the other's lock, and neither folds it in.
+    """
+    for _ in range(FOLD_TRIES):
+        if not os.path.exists(path + "-wal"):
+            return
+        time.sleep(FOLD_PAUSE * (os.getpid() % 7 + 1))  # no two of them at the same moment again
+        with contextlib.suppress(LabError), looking(path, LOCAL):
+            pass
 
 
 def scope_of(arguments: argparse.Namespace) -> tuple[str, str, str]:
@@ -534,7 +560,9 @@ def main(argv: Sequence[str] | None = None, line: CommandLine | None = None) -> 
     try:
         with signals():
             arguments = (line or CommandLine()).parser().parse_args(argv)
-            return int(arguments.execute(arguments))
+            code = int(arguments.execute(arguments))
+            fold_in(os.path.realpath(arguments.db))
+            return code
     except Interrupted as interrupted:
         say("error: interrupted; what was committed stays, a running job is left to its lease")
         return int(interrupted.args[0])
