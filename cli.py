@@ -135,7 +135,7 @@ class Parser(argparse.ArgumentParser):
         """As argparse, but `--option=--` is an error and not an empty list (Python 3.11)."""
         parsed = super().parse_args(*given, **options)
         for name, value in vars(parsed).items():
-            if value == [] and name != "source" or name == "source" and [] in value:
+            if [] in value if name == "source" else value == []:
                 self.error(f"argument --{name.replace('_', '-')}: expected a value")
         return parsed
 
