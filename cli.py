@@ -382,7 +382,7 @@ class CommandLine:
             job = self.job_of(arguments, runtime)
             said = ""
             while True:
-                answer, words = self.attempt(runtime, job, owner)
+                answer, words, lost = self.attempt(runtime, job, owner)
                 retry_at = answer.get("retry_at")
                 if not arguments.wait or retry_at is None:
                     break
@@ -392,12 +392,14 @@ class CommandLine:
                 time.sleep(min(max(retry_at - runtime.clock(), 0.01), POLL_SECONDS))
         emit(answer)
         code = self.EXITS.get(answer["status"], FAILED)
+        if lost and code != DONE:
+            code = NOT_NOW  # how the job ended is the new owner's to say
         if words:
             say(f"error: {words}" if code else words)
         return code
 
-    def attempt(self, runtime: Runtime, job: str, owner: str) -> tuple[dict[str, Any], str]:
-        """One `run`: the answer for stdout, and the words for whatever is not plainly done."""
+    def attempt(self, runtime: Runtime, job: str, owner: str) -> tuple[dict[str, Any], str, bool]:
+        """One `run`: the answer for stdout, words for what is not plainly done, lease lost."""
         lost = ""
         try:
             ran = runtime.run(job, owner)
@@ -424,7 +426,7 @@ class CommandLine:
         if row["status"] in waits:
             answer["retry_at"] = row[waits[row["status"]]]
         words = self.words(view) if lost or self.EXITS.get(row["status"], FAILED) else ""
-        return answer, lost + words
+        return answer, lost + words, bool(lost)
 
     def words(self, view: dict[str, Any]) -> str:
         """What a person needs to know of a job that is not simply done."""
