@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 DEFAULT = "run"
+CLOSED_PIPE = 141  # as a shell reports it
 COMMANDS = {
     "run": ("workbench.experiments.command", "run the experiments, all or those named (default)"),
     "list": ("workbench.experiments.listing", "show the experiments and what to type for each"),
@@ -35,7 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             command = importlib.import_module(module)
             command.configure(verb)
     parsed = parser.parse_args(arguments)
-    return int(command.execute(parsed)) if command else 2
+    try:
+        return int(command.execute(parsed)) if command else 2
+    except BrokenPipeError:  # whoever read the output has gone: `list | head` is no error to trace
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLOSED_PIPE
 
 
 if __name__ == "__main__":
