@@ -17,6 +17,7 @@ COMMANDS = {
     "run": ("workbench.experiments.command", "run the experiments, all or those named (default)"),
     "list": ("workbench.experiments.listing", "show the experiments and what to type for each"),
     "record": ("workbench.record", "regenerate runs/"),
+    "timeline": ("workbench.timeline.command", "draw a job's life from its two databases"),
     "measure": ("workbench.measure", "what durability costs here, as ratios"),
 }
 

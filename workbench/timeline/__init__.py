@@ -1,0 +1,1 @@
+"""The picture of one job's life, drawn from the two databases alone."""
