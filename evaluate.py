@@ -2,11 +2,13 @@
 
 Guarantee: nothing is believed that can be recomputed. Hashes, keys and bindings are derived again,
 and the events are replayed: each row must be what the history leads to. Each rule is one named
-check (RULES); what cannot be read as the contract has it fails a check and never the judge.
-Limit: `available_at` outside `retry_wait`, the rows of `memory`, an event's time within what lease,
-deadline and neighbours allow, the owner's name and the reason texts are taken as they stand. A
-clock that was set back cannot be told from an edited row: both fail. Whether the sources support
-the text, and how good it is, is not judged.
+check (the tables below say what it holds); what cannot be read as the contract has it fails a
+check and never the judge.
+Limit: taken as they stand are `available_at` outside `retry_wait`, the rows of `memory`, an event's
+time within what lease, deadline and neighbours allow, the owner's name and the reason texts; and,
+as nothing else records them, a report until it is asked for or sent, and what a model's server told
+(usage, finish reason, Retry-After). A clock that was set back cannot be told from an edited row:
+both fail. Whether the sources support the text, and how good it is, is not judged.
 """
 
 from __future__ import annotations
@@ -33,28 +35,19 @@ BUDGET_SPENT = "deadline_or_attempt_budget"
 OTHER_PAYLOAD = ("key reused with different payload", "key holds another payload")
 ROUNDING = 1e-5  # seconds; sums of times of this century are exact to less than a microsecond
 LOCK_SECONDS = 5.0
-STAMPS = ("application_id", "user_version")
 LOOKS = 5  # at a database that others are writing to
 VERDICTS = ("accepted", "not_accepted", "unknown", "unsound")  # from best to worst
 NUMBER, TEXT_OR_NONE = (int, float), (str, type(None))
 Row = dict[str, Any]
 Receipts = list[tuple[str, str, str]] | str  # (op, payload_hash, receipt); or why not read
+Connection = sqlite3.Connection
 
 # --- The contract's layout, and every rule there is -----------------------------------------------
 
-
-class Layout(NamedTuple):
-    """One kind of database file: its name for people, its stamp, its tables."""
-
-    noun: str
-    application_id: int
-    tables: str
-
-
-LOCAL = Layout(
-    "local database",
-    0x5265634C,
-    """
+LOCAL, PUBLISHER = "local database", "publisher database"
+STAMPS = {LOCAL: 0x5265634C, PUBLISHER: 0x52656350}  # application_id
+LAYOUT = {
+    LOCAL: """
 CREATE TABLE jobs (id TEXT NOT NULL PRIMARY KEY, spec TEXT NOT NULL, input_hash TEXT NOT NULL,
     status TEXT NOT NULL, generation INTEGER NOT NULL DEFAULT 0, owner TEXT,
     lease_until REAL NOT NULL DEFAULT 0, attempts INTEGER NOT NULL DEFAULT 0,
@@ -72,15 +65,11 @@ CREATE TABLE approvals (job_id TEXT NOT NULL PRIMARY KEY REFERENCES jobs(id),
     status TEXT NOT NULL, requested_at REAL NOT NULL, expires_at REAL NOT NULL,
     decided_by TEXT, decided_at REAL);
 """,
-)
-PUBLISHER = Layout(
-    "publisher database",
-    0x52656350,
-    """
+    PUBLISHER: """
 CREATE TABLE receipts (op TEXT NOT NULL PRIMARY KEY, payload_hash TEXT NOT NULL,
     receipt TEXT NOT NULL);
 """,
-)
+}
 DATABASE_RULES = {
     "layout": "tables, columns, types, defaults and keys are the contract's, and no others",
     "integrity": "SQLite's integrity_check finds nothing",
@@ -424,6 +413,10 @@ class Case(Checks):
     def __init__(self, rows: dict[str, list[Row]], receipts: Receipts) -> None:
         super().__init__(JOB_RULES)
         self.rows, self.job, self.receipts = rows, rows["jobs"][0], receipts
+        name = str(self.job["id"]).encode("utf-8", "replace").decode("utf-8")
+        self.op = digest([name, "publish/v1"])
+        self.receipt_text = f"report-{self.op[:12]}"
+        self.judge()
 
     def verdict(self) -> str:
         if self.wrong:
@@ -447,33 +440,31 @@ class Case(Checks):
 
     def check_values(self) -> None:
         for table, rows in self.rows.items():
-            for name, kind, required, *_ in reference(LOCAL)[table][1]:
+            for name, kind, required, *_ in contract(LOCAL)[table][1]:
                 for value in (row[name] for row in rows):
                     why = f"{table}.{name} holds {value!r:.80}, which is no {kind}"
                     self.hold("values", fits(value, kind, bool(required)), why)
         named = 1 <= len(self.job["id"]) <= 200 and self.job["id"].isprintable()
         self.hold("values", named, "the id is not 1 to 200 printable characters")
-        self.op = digest([self.job["id"], "publish/v1"])
-        self.receipt_text = f"report-{self.op[:12]}"
 
     def check_spec(self) -> None:
         self.spec = spec = decode(self.job["spec"], "jobs.spec")
-        kinds = {"sources": list, "provider": str, "workflow": str, "scope": list}
-        kinds |= {"report_target": str} if "report_target" in spec else {}
-        whole = shaped(spec, model=TEXT_OR_NONE, endpoint=TEXT_OR_NONE, **kinds)
-        self.hold("spec", whole, "jobs.spec has other keys or types")
+        kinds: Row = {"sources": list, "provider": str, "workflow": str, "scope": list}
+        told = {"report_target": "none", **spec}  # the one key that may be left out
+        kinds |= {"model": TEXT_OR_NONE, "endpoint": TEXT_OR_NONE, "report_target": str}
+        self.hold("spec", shaped(told, **kinds), "jobs.spec has other keys or types")
         self.base = spec["workflow"] == BASE
         self.hold("spec", self.base or spec["workflow"] == APPROVAL, "an unknown workflow")
         fixed = {"fixture": type(None), "api": str}.get(spec["provider"])
-        fixed_too = type(spec["model"]) is type(spec["endpoint"]) is fixed
-        self.hold("spec", fixed_too, "provider, model and endpoint do not fit each other")
+        fits = type(spec["model"]) is type(spec["endpoint"]) is fixed
+        self.hold("spec", fits, "provider, model and endpoint do not fit each other")
         for source in spec["sources"]:
             by_value = shaped(source, id=str, text=str)
             by_reference = shaped(source, id=str, uri=str, bytes=int, sha256=str)
             self.hold("spec", by_value or by_reference, "a source of another shape")
         names = [source["id"] for source in spec["sources"]]
-        sound = names and all(name and name.isprintable() for name in names)
-        self.hold("spec", sound and len(set(names)) == len(names), "source ids that name nothing")
+        named = names and all(name and name.isprintable() for name in names)
+        self.hold("spec", named and len(set(names)) == len(names), "source ids that name nothing")
         parts = [type(part) for part in spec["scope"]] == [str] * 3
         self.hold("spec", parts and encode(spec["scope"]) == self.job["scope"], "another scope")
 
@@ -499,18 +490,18 @@ class Case(Checks):
         draft = self.result("draft")
         if draft is None:
             return
-        counts = {"prompt_tokens": int, "completion_tokens": int, "total_tokens": int}
-        told = "usage" in draft
-        kinds = {"summary": str, "citations": list, "provider": str}
-        kinds |= {"usage": dict} if told else {}
-        whole = shaped(draft, model=TEXT_OR_NONE, finish_reason=TEXT_OR_NONE, **kinds) and (
-            not told or shaped(draft["usage"], **counts)
-        )
-        self.hold("draft", whole, "the draft checkpoint has other keys or types")
+        counts = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        told = {"usage": counts, **draft}  # the one key that a server may leave out
+        kinds = {"summary": str, "citations": list, "provider": str, "usage": dict}
+        whole = shaped(told, model=TEXT_OR_NONE, finish_reason=TEXT_OR_NONE, **kinds)
+        counted = whole and shaped(told["usage"], **dict.fromkeys(counts, int))
+        self.hold("draft", counted, "the draft checkpoint has other keys or types")
         for name in ("provider", "model"):
             self.hold("draft", draft[name] == self.spec[name], f"another {name} than the spec's")
-        finished = draft["finish_reason"] in ("stop", None) and draft["summary"].strip()
-        self.hold("draft", finished, "the draft was not finished")
+        remote = draft["provider"] == "api"
+        finished = draft["finish_reason"] == "stop" or (remote and draft["finish_reason"] is None)
+        self.hold("draft", finished and draft["summary"].strip(), "the draft was not finished")
+        self.hold("draft", remote or "usage" not in draft, "a fixture has no token usage")
         self.report = {"summary": draft["summary"], "citations": draft["citations"]}
 
     def check_citations(self) -> None:
@@ -608,81 +599,60 @@ def fits(value: object, kind: str, required: bool) -> bool:
 # --- Both databases -------------------------------------------------------------------------------
 
 
-class Database(Checks):
-    """The local database as a whole; `keys`: the operation keys of its jobs."""
-
-    def __init__(
-        self, local: sqlite3.Connection, receipts: Receipts, keys: set[str] | None
-    ) -> None:
-        every = [*DATABASE_RULES.items()]
-        super().__init__(dict(every if keys is not None else every[:-1]))
-        self.local, self.receipts, self.keys = local, receipts, keys
-
-    def check_layout(self) -> None:
-        found = deviations(self.local, LOCAL)
-        self.hold("layout", not found, f"other than the contract has it: {', '.join(found)}")
-
-    def check_integrity(self) -> None:
-        (found,) = self.local.execute("PRAGMA integrity_check(1)").fetchone()
-        self.hold("integrity", found == "ok", found)
-
-    def check_foreign_keys(self) -> None:
-        found = self.local.execute("PRAGMA foreign_key_check").fetchone()
-        self.hold("foreign_keys", found is None, f"(table, row, parent): {found!r}")
-
-    def check_event_sequence(self) -> None:
-        query = "SELECT count(*), coalesce(min(seq), 1), coalesce(max(seq), 0) FROM events"
-        count, *numbered = self.local.execute(query).fetchone()
-        query = "SELECT seq FROM sqlite_sequence WHERE name = 'events'"
-        given = [row[0] for row in self.local.execute(query)] or [0]
-        why = f"{count} events, numbered from and to {numbered}, numbers given out {given!r:.80}"
-        self.hold("event_sequence", numbered == [1, count] and given == [count], why)
-
-    def check_publisher(self) -> None:
-        if isinstance(self.receipts, str):
-            raise Unreadable(self.receipts)
-
-    def check_receipts_of_no_job(self) -> None:
-        self.check_publisher()
-        strays = {receipt[0] for receipt in self.receipts}.difference(self.keys or ())
-        self.hold("receipts_of_no_job", not strays, f"operation keys {sorted(strays)!r:.200}")
-
-
-def judge(local: sqlite3.Connection, receipts: Receipts, job: str | None) -> Row:
-    """The verdict on what a connection shows; receipts: those read, or why they cannot be."""
+def judge(local: Connection, receipts: Receipts, job: str | None = None) -> Row:
+    """The verdict on what a connection shows, of one job or of all; Refused for an unknown job."""
     cases = [Case(rows, receipts) for rows in stored_jobs(local, job)]
     if job is not None and not cases:
         raise Refused(f"no job {job!r} in this database")
-    for case in cases:
-        case.judge()
-    whole = Database(local, receipts, {case.op for case in cases} if job is None else None)
-    whole.judge()
+    whole = judge_database(local, receipts, {case.op for case in cases} if job is None else None)
     verdicts = [case.verdict() for case in cases] or ["not_accepted"]
+    if whole.wrong or whole.unjudged:
+        verdicts.append("unsound" if whole.wrong else "unknown")
     worst = max(verdicts, key=VERDICTS.index)
-    if whole.unjudged:
-        worst = max(worst, "unknown", key=VERDICTS.index)
-    if whole.wrong:
-        worst = "unsound"
-    jobs = [
-        {"job_id": str(case.job["id"]), "verdict": verdict, "checks": case.listed()}
-        for case, verdict in zip(cases, verdicts, strict=False)
-    ]
     return {
         "passed": worst == "accepted",
         "verdict": worst,
-        "jobs": jobs,
+        "jobs": [
+            {"job_id": str(case.job["id"]), "verdict": case.verdict(), "checks": case.listed()}
+            for case in cases
+        ],
         "checks": whole.listed(),
         "semantic_support": "not_scored",
         "model_quality": "not_scored",
     }
 
 
-def stored_jobs(local: sqlite3.Connection, job: str | None) -> Iterator[dict[str, list[Row]]]:
-    """The rows of each job, or of one, by table; ids as bytes, for text that is not UTF-8."""
+def judge_database(local: Connection, receipts: Receipts, keys: set[str] | None) -> Checks:
+    """The rules for the databases as a whole; `keys`: the operation keys of all jobs."""
+    rules = [*DATABASE_RULES.items()]
+    whole = Checks(dict(rules if keys is not None else rules[:-1]))
+    whole.unjudged.clear()
+    other = ", ".join(deviations(local, LOCAL))
+    whole.hold("layout", not other, f"other than the contract has it: {other}")
+    (finding,) = local.execute("PRAGMA integrity_check(1)").fetchone()
+    whole.hold("integrity", finding == "ok", finding)
+    stray = local.execute("PRAGMA foreign_key_check").fetchone()
+    whole.hold("foreign_keys", stray is None, f"(table, row, parent): {stray!r}")
+    query = "SELECT count(*), coalesce(min(seq), 1), coalesce(max(seq), 0) FROM events"
+    count, *numbered = local.execute(query).fetchone()
+    query = "SELECT seq FROM sqlite_sequence WHERE name = 'events'"
+    given = [row[0] for row in local.execute(query)] or [0]
+    why = f"{count} events, numbered from and to {numbered}, numbers given out {given!r:.80}"
+    whole.hold("event_sequence", numbered == [1, count] and given == [count], why)
+    if isinstance(receipts, str):
+        whole.unjudged = {rule: f"not judged: {receipts}" for rule, _ in rules[-2:]}
+    elif keys is not None:
+        strays = {receipt[0] for receipt in receipts} - keys
+        whole.hold("receipts_of_no_job", not strays, f"operation keys {sorted(strays, key=repr)!r}")
+    return whole
 
-    def rows(query: str, *keys: object) -> list[Row]:
-        ids = [key.encode("utf-8", "surrogateescape") if type(key) is str else b"" for key in keys]
-        cursor = local.execute(query, ids)
+
+def stored_jobs(local: Connection, job: str | None) -> Iterator[dict[str, list[Row]]]:
+    """The rows of each job, or of one, by table; ids go as bytes: not all text is UTF-8."""
+
+    def rows(query: str, *ids: object) -> list[Row]:
+        keys = [i.encode("utf-8", "surrogateescape") if isinstance(i, str) else b"" for i in ids]
+        cursor = local.execute(query, keys)
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
 
@@ -691,50 +661,42 @@ def stored_jobs(local: sqlite3.Connection, job: str | None) -> Iterator[dict[str
         "events": "SELECT * FROM events WHERE job_id = CAST(? AS TEXT) ORDER BY seq",
         "approvals": "SELECT * FROM approvals WHERE job_id = CAST(? AS TEXT)",
     }
-    if "approvals" not in describe(local):
+    if not rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'approvals'"):
         queries["approvals"] = "SELECT 1 WHERE 0 AND ?"
-    if job is None:
-        jobs = rows("SELECT * FROM jobs")
-    else:
-        jobs = rows("SELECT * FROM jobs WHERE id = CAST(? AS TEXT)", job)
-    for found in jobs:
-        below = {table: rows(query, found["id"]) for table, query in queries.items()}
-        yield {"jobs": [found], **below}
+    one = "SELECT * FROM jobs WHERE id = CAST(? AS TEXT)"
+    for found in rows("SELECT * FROM jobs") if job is None else rows(one, job):
+        rest = {table: rows(query, found["id"]) for table, query in queries.items()}
+        yield {"jobs": [found], **rest}
 
 
-# --- Looking at files -----------------------------------------------------------------------------
-
-
-def describe(connection: sqlite3.Connection) -> dict[str, tuple[str, list[Any], list[Any]]]:
+def describe(connection: Connection) -> dict[str, tuple[Any, ...]]:
     """Each table with its columns and references; all else but an index by its type alone."""
     columns = 'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)'
     references = 'SELECT "from", "table", "to", on_delete FROM pragma_foreign_key_list(?)'
     query = "SELECT name, type FROM sqlite_master WHERE type <> 'index' AND name <> 'sqlite_stat1'"
     found = {}
     for name, kind in connection.execute(query).fetchall():
-        parts = [columns, references] if kind == "table" else []
+        parts = (columns, references) if kind == "table" else ()
         found[name] = (kind, *(connection.execute(sql, (name,)).fetchall() for sql in parts))
     return found
 
 
 @functools.cache
-def reference(layout: Layout) -> dict[str, Any]:
+def contract(kind: str) -> dict[str, tuple[Any, ...]]:
     """What `describe` says of a database that is as the contract has it."""
-    connection = sqlite3.connect(":memory:")
-    try:
-        connection.executescript(layout.tables)
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(LAYOUT[kind])
         return describe(connection)
-    finally:
-        connection.close()
 
 
-def deviations(connection: sqlite3.Connection, layout: Layout) -> list[str]:
-    """Names of what is missing, of what is too much, and of what is other than it should be."""
-    found, contract = describe(connection), dict(reference(layout))
-    if "approvals" not in found:
-        contract.pop("approvals", None)  # added by the first submit of that runtime
-    names = sorted(found.keys() | contract.keys())
-    return [name for name in names if found.get(name) != contract.get(name)]
+def deviations(connection: Connection, kind: str) -> list[str]:
+    """What is missing, too much, or other than it should be; approvals come with their runtime."""
+    found, wanted = describe(connection), contract(kind)
+    names = sorted(found.keys() | wanted.keys() - {"approvals"})
+    return [name for name in names if found.get(name) != wanted.get(name)]
+
+
+# --- Looking at files -----------------------------------------------------------------------------
 
 
 class Refused(Exception):
@@ -745,98 +707,104 @@ class Refused(Exception):
         self.code = code
 
 
-def recognise(stamp: int, version: int, layout: Layout, what: str) -> None:
-    """Refused unless the stamps are those of this kind of database in this version."""
-    if stamp != layout.application_id:
-        raise Refused(f"{what} is foreign: no such database of the lab")
+def connect(path: str, mode: str) -> Connection:
+    """A connection that only looks; text that is not UTF-8 is read all the same."""
+    plain = b"/-_.~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    name = "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in os.fsencode(path))
+    connection = sqlite3.connect(
+        f"file:{name}?mode={mode}", timeout=LOCK_SECONDS, isolation_level=None, uri=True
+    )
+    connection.text_factory = functools.partial(str, encoding="utf-8", errors="surrogateescape")
+    connection.execute("PRAGMA query_only=ON")
+    return connection
+
+
+def recognise(connection: Connection, kind: str, what: str) -> None:
+    """Refused unless the database is stamped as one of this kind, in this version."""
+    (stamp,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if stamp != STAMPS[kind]:
+        raise Refused(f"{what} is {'foreign' if stamp else 'empty or foreign'}: not of the lab")
     if version != 1:
         raise Refused(f"{what} was written by {'a newer' if version > 1 else 'an older'} version")
 
 
-def locate(path: str, layout: Layout, what: str) -> str:
-    """The address to open: nothing is created, and no log of a file that is not ours recovered."""
+def mode_for(path: str, kind: str, what: str) -> str:
+    """How to open a file: nothing is created, and no log is folded into a file that is not ours."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise Refused(f"{what} is no regular file")
-        with open(path, "rb") as file:
-            head = file.read(100)
+        regular = stat.S_ISREG(os.stat(path).st_mode)
     except (OSError, ValueError) as error:
         raise Refused(f"{what}: {getattr(error, 'strerror', error)}") from None
-    if not head.startswith(b"SQLite format 3\0"):
-        raise Refused(f"{what} is {'damaged: it is no database' if head else 'empty'}")
-    version, stamp = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
-    logged = os.path.exists(path + "-wal")
-    if (stamp, version) != (0, 0) or not logged:  # else all of it may still be in the log
-        recognise(stamp, version, layout, what)
-    writable = os.access(path, os.W_OK) and os.access(os.path.dirname(path) or ".", os.W_OK)
-    if not writable and (logged or os.path.exists(path + "-journal")):
-        raise Refused(f"{what} needs recovery and cannot be written: copy it with its log")
-    mode = ("mode=rw" if stamp else "mode=ro") if writable else "mode=ro&immutable=1"
-    plain = b"/-_.~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-    name = (chr(byte) if byte in plain else f"%{byte:02X}" for byte in os.fsencode(path))
-    return f"file:{''.join(name)}?{mode}"
+    if not regular:
+        raise Refused(f"{what} is no regular file")
+    logs = [end for end in ("-wal", "-journal") if os.path.exists(path + end)]
+    if not (os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)):
+        if logs:
+            raise Refused(f"{what} needs recovery and cannot be written: copy it with its log")
+        return "ro&immutable=1"
+    if logs:
+        # Looked at alone, without its log; only a log never folded in can still hold the stamp.
+        with contextlib.closing(connect(path, "ro&immutable=1")) as bare:
+            if bare.execute("PRAGMA application_id").fetchone() == (0,) and "-wal" in logs:
+                return "ro"
+            recognise(bare, kind, what)
+    return "rw"
 
 
 @contextlib.contextmanager
-def looking(path: str, layout: Layout, what: str) -> Iterator[sqlite3.Connection]:
-    """A connection for looking; Refused where the file is not a whole database of its kind."""
-    connection = None
+def looking(path: str, kind: str, named: str) -> Iterator[Connection]:
+    """A connection to a database of this kind; Refused, in words for a person, where it is none."""
+    what = f"{kind} {named!r}"
     try:
-        uri = locate(path, layout, what)
-        connection = sqlite3.connect(uri, timeout=LOCK_SECONDS, isolation_level=None, uri=True)
-        connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
-        connection.execute("PRAGMA query_only=ON")
-        stamps = [connection.execute(f"PRAGMA {n}").fetchone()[0] for n in STAMPS]
-        recognise(stamps[0], stamps[1], layout, what)
-        found = describe(connection)
-        for name, (_, columns, _) in reference(layout).items():
-            names = [column[0] for column in found.get(name, (0, []))[1]]
-            optional = name == "approvals" and name not in found
-            if names != [column[0] for column in columns] and not optional:
-                raise Refused(f"{what} has another table {name!r} than this version of the lab")
-        yield connection
+        with contextlib.closing(connect(path, mode_for(path, kind, what))) as connection:
+            recognise(connection, kind, what)
+            found = describe(connection)
+            for name, (_, columns, _) in contract(kind).items():
+                has = [column[0] for column in found.get(name, (0, ()))[1]]
+                if has != [column[0] for column in columns] and (has or name != "approvals"):
+                    raise Refused(f"{what} has another table {name!r} than this version")
+            yield connection
     except sqlite3.Error as error:  # by its message: Python 3.10 gives no error code
         if "locked" in str(error):
-            raise Refused(
-                f"{what} is busy: another process holds its lock; try again", 3
-            ) from error
+            raise Refused(f"{what} is busy: another process holds its lock; try again", 3) from None
         damaged = "malformed" in str(error) or "not a database" in str(error)
-        raise Refused(f"{what} {'is damaged' if damaged else 'cannot be read'}: {error}") from error
-    finally:
-        if connection is not None:
-            connection.close()
+        raise Refused(f"{what} {'is damaged' if damaged else 'cannot be read'}: {error}") from None
 
 
-def look_at_publisher(path: str) -> Receipts:
+def read_receipts(path: str) -> Receipts:
     """The receipts, or why there are none to read; Refused while another process has the lock."""
-    what = f"{PUBLISHER.noun} {path!r}"
     try:
-        with looking(path, PUBLISHER, what) as publisher:
-            found = publisher.execute("PRAGMA integrity_check(1)").fetchone()[0]
-            wrong = ", ".join(deviations(publisher, PUBLISHER)) or found
-            if wrong != "ok":
-                raise Refused(f"{what} is damaged: {wrong}")
-            return publisher.execute("SELECT * FROM receipts").fetchall()
+        with looking(path, PUBLISHER, path) as publisher:
+            return whole_receipts(publisher)
     except Refused as reason:
         if reason.code != 1:
             raise
         return f"{reason}; restore it"
 
 
+def whole_receipts(publisher: Connection) -> Receipts:
+    """The receipts, or what is wrong with their database."""
+    (found,) = publisher.execute("PRAGMA integrity_check(1)").fetchone()
+    wrong = ", ".join(deviations(publisher, PUBLISHER)) or found
+    if wrong != "ok":
+        return f"the publisher database is damaged ({wrong}); restore it"
+    return publisher.execute("SELECT * FROM receipts").fetchall()
+
+
 def evaluate(path: str, job: str | None = None) -> Row:
     """The verdict on the database at path, or on one of its jobs; Refused where there is none."""
-    real, what = os.path.realpath(path) if path else "", f"{LOCAL.noun} {path!r}"
-    with looking(real, LOCAL, what) as local:
+    real = os.path.realpath(path) if path else ""
+    with looking(real, LOCAL, path) as local:
         for _ in range(LOOKS):
             # The databases share no transaction: a look counts only if no one wrote meanwhile.
             version = local.execute("PRAGMA data_version").fetchone()
-            receipts = look_at_publisher(real + ".publisher.sqlite")
+            receipts = read_receipts(real + ".publisher.sqlite")
             local.execute("BEGIN")
             verdict = judge(local, receipts, job)
             local.execute("COMMIT")
             if local.execute("PRAGMA data_version").fetchone() == version:
                 return verdict
-    raise Refused(f"{what} is being written to: look again", 3)
+    raise Refused(f"{LOCAL} {path!r} is being written to: look again", 3)
 
 
 # --- Command line ---------------------------------------------------------------------------------
