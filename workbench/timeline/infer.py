@@ -107,9 +107,11 @@ def _doubt(life: Life) -> None:
     raised = sum(event.kind in raising for event in record.events)
     claims = sum(event.kind == "claimed" for event in record.events)
     if record.events and record.generation != raised:
-        doubts.append(f"the job is at generation {record.generation}, its history at {raised}")
+        at = "unreadable" if record.generation is None else record.generation
+        doubts.append(f"the generation of the job is {at}, that of its history {raised}")
     if record.events and record.attempts != claims:
-        doubts.append(f"the job counts {record.attempts} claims, its history {claims}")
+        counted = "unreadable" if record.attempts is None else record.attempts
+        doubts.append(f"the claims the job counts are {counted}, those of its history {claims}")
     steps = [step for step, _ in life.steps]
     if sorted(steps) != sorted(record.steps):
         doubts.append("the checkpoints are not those whose commits the history records")
@@ -182,7 +184,7 @@ def _hide(life: Life, first: int, last: int) -> None:
 
     life.leases = [x for x in life.leases if not inside(x.start, x.expiry or x.end)]
     life.spans = [x for x in life.spans if not inside(x.start, x.end)]
-    life.questions = [x for x in life.questions if not inside(x.start, x.end)]
+    life.questions = [x for x in life.questions if not inside(x.start, x.end or x.start)]
     shapes: list[object] = [*life.leases, *life.spans, *life.questions, life.window, life.saved]
     shapes += [life, *(mark for lease in life.leases for mark in lease.marks)]
     for shape in shapes:

@@ -309,7 +309,7 @@ def _ending(sheet: Sheet, lease: Lease, y: float) -> None:
         sheet.label(below, lease.expiry, "lease runs out", "nt hu", y + 65)
         idle = lease.idle_until
         if idle and idle.index > lease.expiry.index:
-            sheet.label(above, lease.expiry, "nobody works", "nt bad hu", y + 30, to=idle)
+            sheet.label(above, lease.expiry, "nobody holds it", "nt bad hu", y + 32, to=idle)
         return
     words = {
         "asked": "lease given back; the wait needs no worker",

@@ -7,6 +7,7 @@ where the recorded ones allow them and are marked as inferred. Nothing here deci
 
 from __future__ import annotations
 
+import bisect
 import json
 from dataclasses import dataclass, field
 
@@ -288,15 +289,16 @@ class Replay:
         self.points.append(Point("now", now))
 
     def _idle(self) -> None:
-        """After a lease ran out nobody works, until someone takes up the job."""
+        """After a lease ran out nobody holds the job, until someone takes it up."""
+        order = {id(point): index for index, point in enumerate(self.points)}
         takers = [lease.start for lease in self.leases] + [q.start for q in self.questions]
         takers += [span.start for span in self.spans] + self.points[-1:]
-        order = {id(point): index for index, point in enumerate(self.points)}
+        places = sorted({order[id(point)] for point in takers})
         for lease in self.leases:
             if lease.ending == "expired" and lease.expiry is not None:
-                here = order[id(lease.expiry)]
-                later = [p for p in takers if order[id(p)] > here]
-                lease.idle_until = min(later, key=lambda p: order[id(p)], default=None)
+                later = bisect.bisect_right(places, order[id(lease.expiry)])
+                if later < len(places):
+                    lease.idle_until = self.points[places[later]]
 
     def _move(self, status: str, point: Point, *, again: bool = False) -> None:
         if self.spans:

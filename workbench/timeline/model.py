@@ -98,17 +98,16 @@ class Oddities:
     """What could not be understood, each said once, and only so many."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.said: dict[str, None] = {}  # a set that keeps its order
 
     def add(self, text: str) -> None:
-        if text not in self.said:
-            self.said.append(text)
+        self.said[text] = None
 
     def told(self) -> tuple[str, ...]:
-        if len(self.said) <= MOST_ODDITIES:
-            return tuple(self.said)
-        more = f"and {len(self.said) - MOST_ODDITIES:,} more of this kind"
-        return (*self.said[:MOST_ODDITIES], more)
+        said = tuple(self.said)
+        if len(said) <= MOST_ODDITIES:
+            return said
+        return (*said[:MOST_ODDITIES], f"and {len(said) - MOST_ODDITIES:,} more of this kind")
 
     def number(self, value: object, where: str) -> float | None:
         """A finite number of a size that can be a time or a count."""
@@ -191,20 +190,21 @@ def _find(local: sqlite3.Connection, job: str | None) -> int:
 
 def _events(local: sqlite3.Connection, rowid: int, odd: Oddities) -> Iterable[Event]:
     rows = local.execute(
-        "SELECT seq, at, generation, substr(kind, 1, 80), typeof(detail) = 'text',"
+        "SELECT seq, at, generation, typeof(kind) = 'text' AND typeof(detail) = 'text',"
+        " CAST(substr(CAST(kind AS BLOB), 1, ?) AS TEXT),"
         " CAST(substr(CAST(detail AS BLOB), 1, ?) AS TEXT)"
         " FROM events WHERE job_id = (SELECT id FROM jobs WHERE rowid = ?) ORDER BY seq",
-        (LONGEST, rowid),
+        (LONGEST, LONGEST, rowid),
     )
-    for seq, at, generation, kind, is_text, detail in rows:
+    for seq, at, generation, are_text, kind, detail in rows:
         where = f"event {seq}"
-        if not is_text:
-            odd.add(f"{where}: its detail is no text")
+        if not are_text:
+            odd.add(f"{where}: its kind or detail is no text")
         yield Event(
             seq,
             odd.number(at, f"{where}: its time"),
             odd.whole(generation, f"{where}: its generation"),
-            odd.text(kind, f"{where}: its kind"),
+            str(kind),
             str(detail),
         )
 

@@ -103,7 +103,7 @@ def _idle(lease: Lease) -> str:
     if lease.expiry is None or later is None or later.at is None or lease.expiry.at is None:
         return ""
     seconds = later.at - lease.expiry.at
-    return f"For {duration(seconds)} nobody worked on it." if seconds > 0 else ""
+    return f"For {duration(seconds)} nobody held it." if seconds > 0 else ""
 
 
 def _approval(life: Life) -> list[tuple[int, str]]:

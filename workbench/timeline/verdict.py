@@ -195,7 +195,7 @@ def facts(life: Life) -> list[tuple[str, str]]:
         found.append(("Decided by", brief(life.window.actor, 30)))
     taken_over = any(lease.ending in ("expired", "retry") for lease in life.leases)
     if taken_over and not life.window and life.steps:
-        found.append(("Steps done twice", "none" if _distinct(life) else "yes"))
+        found.append(("Kept by recovery", listing(kept_steps(life)) or "nothing"))
     if life.status == "effect_confirmed" or (life.saved and life.saved.how == "earlier"):
         found.append(("Written by recovery", "nothing"))
     seconds = life.unknown_seconds
@@ -209,11 +209,6 @@ def facts(life: Life) -> list[tuple[str, str]]:
     if life.status == "retry_wait" and record.available_at is not None:
         found.append(("Next attempt from", offset(record.available_at, life.start)))
     return found
-
-
-def _distinct(life: Life) -> bool:
-    steps = [step for step, _ in life.steps]
-    return len(set(steps)) == len(steps)
 
 
 def _receipts(life: Life) -> str:
