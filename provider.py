@@ -26,6 +26,7 @@ SOCKET_SECONDS = 20.0  # the longest silence worth waiting for, below the limit 
 ERROR_CHARS = 200  # of a server's words: enough to act on, too few to carry a page
 MAX_RETRY_AFTER = 366 * 86400.0  # past any deadline: a finite stand-in for "never"
 NUMBER_CHARS = 100  # no count needs more, and Python's own bound depends on its release
+COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 FIXTURE_SOURCES, FIXTURE_CHARS = 10, 160  # quoted, and of each: a summary fits one screen
 
 Record = dict[str, Any]  # a JSON object
@@ -336,10 +337,10 @@ def _ask(spec: Record, sources: list[Record], memory: str, seconds: float) -> Re
         raise PermanentError("the answer contains the API key")
     _check_draft(written, sources)
     kept = {"provider": "api", "model": spec["model"], "finish_reason": finish_reason}
-    usage, counts = answer.get("usage"), ("prompt_tokens", "completion_tokens", "total_tokens")
-    if isinstance(usage, dict) and all(type(usage.get(name)) is int for name in counts):
-        kept["usage"] = {name: usage[name] for name in counts}
-    return {**written, **kept}
+    told = answer.get("usage")
+    counts = {name: told.get(name) for name in COUNTS} if isinstance(told, dict) else {}
+    usage = {name: n for name, n in counts.items() if type(n) is int and 0 <= n < 2**53}
+    return {**written, **kept, **({"usage": usage} if usage else {})}
 
 
 class _Limit:
@@ -394,7 +395,9 @@ def _post(url: str, key: str, payload: bytes, seconds: float) -> tuple[int, Any,
             if tls:
                 connection.default_port = 443
                 context = ssl.create_default_context()
-                sock = context.wrap_socket(sock, False, False, server_hostname=host)
+                sock = context.wrap_socket(
+                    sock, server_hostname=host, do_handshake_on_connect=False
+                )
                 stack.enter_context(sock)
                 limit.begin_phase(sock)
                 sock.do_handshake()
