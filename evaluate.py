@@ -429,9 +429,14 @@ class Case(Checks):
         return "not_accepted" if status in ("failed", "cancelled", "rejected") else "unknown"
 
     def result(self, step: str) -> Any:
-        """The step's checkpoint as a value, None without one."""
-        stored = {row["step"]: row["payload"] for row in self.rows["checkpoints"]}
-        return decode(stored[step], f"the {step} checkpoint") if step in stored else None
+        """The step's checkpoint, an object; None without one."""
+        for row in self.rows["checkpoints"]:
+            if row["step"] == step:
+                value = decode(row["payload"], f"the {step} checkpoint")
+                if type(value) is dict:
+                    return value
+                raise ValueError(f"the {step} checkpoint is no object")
+        return None
 
     def compare(self, rule: str, table: str, row: Row, expected: Row) -> None:
         for name, value in expected.items():
@@ -793,7 +798,7 @@ def whole_receipts(publisher: Connection) -> Receipts:
 
 def evaluate(path: str, job: str | None = None) -> Row:
     """The verdict on the database at path, or on one of its jobs; Refused where there is none."""
-    real = os.path.realpath(path) if path else ""
+    real = path if "\0" in path else os.path.realpath(path)
     with looking(real, LOCAL, path) as local:
         for _ in range(LOOKS):
             # The databases share no transaction: a look counts only if no one wrote meanwhile.
