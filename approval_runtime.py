@@ -458,20 +458,24 @@ class ApprovalRuntime(Runtime):
         Only a receipt of the approved payload settles it: no receipt proves nothing while a request
         may be under way. Raises Unresolved under a live lease, Refused for other statuses.
         """
-        row = self._own(job)
-        if row.status != ApprovalStatus.EFFECT_CONFIRMED:
-            generation, approved = self._open_question(job)
-            receipt, reason = self._answer(job, approved)
-            row = self._close_question(job, generation, receipt, reason)
+        question = self._open_question(job)
+        if question is not None:
+            receipt, reason = self._answer(job, question[1])
+            row = self._close_question(job, question[0], receipt, reason)
             if row.status != ApprovalStatus.EFFECT_CONFIRMED:
                 return Reconciled(row, None, reason)
         checkpoint = read_checkpoints(self._db, job)[STEPS[-1]]
-        return Reconciled(row, str(checkpoint["receipt"]), "")
+        return Reconciled(self._own(job), str(checkpoint["receipt"]), "")
 
-    def _open_question(self, job: str) -> tuple[int, str]:
-        """Fence every worker off, in one transaction; the new generation and approved hash."""
+    def _open_question(self, job: str) -> tuple[int, str] | None:
+        """Fence every worker off, in one transaction; the new generation and approved hash.
+
+        None when the question has its answer already.
+        """
         with self._transaction():
             row, approval = self._own(job), self._approval(job)
+            if row.status == ApprovalStatus.EFFECT_CONFIRMED:
+                return None
             open_statuses = (Status.RUNNING, ApprovalStatus.RECONCILING)
             if row.status not in open_statuses or approval is None or not self._dispatched(job):
                 raise Refused(f"job {job!r} is {row.status}: there is nothing to reconcile")

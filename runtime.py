@@ -307,7 +307,12 @@ def database_path(path: str) -> str:
     """The resolved path, so that a link and its target share one publisher."""
     if not path or path == ":memory:" or "\0" in path:
         raise Refused(f"not a database file: {path!r}; name a regular file with --db")
-    real = os.path.realpath(path)
+    try:
+        real = os.path.realpath(path)
+    except OSError as error:
+        raise Refused(
+            f"cannot resolve {path!r}: {error.strerror}; is the current folder still there?"
+        ) from error
     if os.path.exists(real) and not os.path.isfile(real):
         raise Refused(f"not a regular file: {path!r}; name a database file with --db")
     return real
