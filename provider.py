@@ -369,7 +369,7 @@ class _Limit:
             with contextlib.suppress(OSError):  # the peer may have been faster
                 handle.shutdown(socket.SHUT_RDWR)
 
-        handle = stack.enter_context(sock.dup())
+        handle = stack.enter_context(socket.fromfd(sock.fileno(), sock.family, sock.type))
         timer = threading.Timer(max(0.0, self.ends - time.monotonic()), end)
         timer.daemon = True
         timer.start()
@@ -390,18 +390,13 @@ def _post(url: str, key: str, payload: bytes, seconds: float) -> tuple[int, Any,
         with contextlib.ExitStack() as stack:
             connection = http.client.HTTPConnection(host, port)
             stack.callback(connection.close)
-            sock = stack.enter_context(_connect(tls, host, port, limit))
+            context = ssl.create_default_context() if tls else None
+            connection.sock = sock = _connect(context, host, port, limit, stack)
             limit.watch(sock, stack)
             if tls:
                 connection.default_port = 443
-                context = ssl.create_default_context()
-                sock = context.wrap_socket(
-                    sock, server_hostname=host, do_handshake_on_connect=False
-                )
-                stack.enter_context(sock)
                 limit.begin_phase(sock)
                 sock.do_handshake()
-            connection.sock = sock
             limit.begin_phase(sock)
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused unread, say
                 connection.request("POST", path, payload, {**headers, "Connection": "close"})
@@ -416,22 +411,28 @@ def _post(url: str, key: str, payload: bytes, seconds: float) -> tuple[int, Any,
         raise _trouble(error, limit) from None
 
 
-def _connect(tls: bool, host: str, port: int, limit: _Limit) -> Any:
+def _connect(context: Any, host: str, port: int, limit: _Limit, stack: Any) -> Any:
+    """A connected socket, with `context` one of TLS before its handshake; `stack` closes it."""
     import socket
 
     failure = OSError(None, "the name has no address")
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for family, kind, protocol, _, address in found:
-        if not tls and not _LOOPBACK.fullmatch(str(address[0])):
+    for family, kind, protocol, _, address in socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        if context is None and not _LOOPBACK.fullmatch(str(address[0])):
             raise ValueError("plain http, but the endpoint's name is no loopback address")
-        sock = socket.socket(family, kind, protocol)
         try:
+            sock = stack.enter_context(socket.socket(family, kind, protocol))
+            if context:  # before connecting: ssl itself leaks a socket whose peer is gone by then
+                sock = context.wrap_socket(
+                    sock, server_hostname=host, do_handshake_on_connect=False
+                )
+                stack.enter_context(sock)
             limit.begin_phase(sock)
             sock.connect(address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return sock
         except OSError as error:
-            sock.close()
             failure = error
     raise failure
 
