@@ -5,13 +5,19 @@ and the events are replayed: each row must be what the history leads to. Each ru
 check (the tables below say what it holds); what cannot be read as the contract has it fails a
 check and never the judge.
 Limit: taken as they stand are `available_at` outside `retry_wait`, the rows of `memory`, an event's
-time within what lease, deadline and neighbours allow, the owner's name and the reason texts; and,
-as nothing else records them, a report until it is asked for or sent, and what a model's server told
-(usage, finish reason, Retry-After). A clock that was set back cannot be told from an edited row:
-both fail. Whether the sources support the text, and how good it is, is not judged.
+time within what lease, deadline and neighbours allow, the owner's name and the reason texts. Nor is
+there a second record of a report until it is asked for or sent, of what a model's server told
+(usage, finish reason, Retry-After), of the length of a generation's only lease, or of a receipt
+that no history names yet. A clock that was set back cannot be told from an edited row: both fail.
+Whether the sources support the text, and how good it is, is not judged.
 """
 
 from __future__ import annotations
+
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules load: no traceback
 
 import argparse
 import contextlib
@@ -38,6 +44,7 @@ LOCK_SECONDS = 5.0
 LOOKS = 5  # at a database that others are writing to
 VERDICTS = ("accepted", "not_accepted", "unknown", "unsound")  # from best to worst
 NUMBER, TEXT_OR_NONE = (int, float), (str, type(None))
+COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 Row = dict[str, Any]
 Receipts = list[tuple[str, str, str]] | str  # (op, payload_hash, receipt); or why not read
 Connection = sqlite3.Connection
@@ -461,8 +468,8 @@ class Case(Checks):
         self.base = spec["workflow"] == BASE
         self.hold("spec", self.base or spec["workflow"] == APPROVAL, "an unknown workflow")
         fixed = {"fixture": type(None), "api": str}.get(spec["provider"])
-        fits = type(spec["model"]) is type(spec["endpoint"]) is fixed
-        self.hold("spec", fits, "provider, model and endpoint do not fit each other")
+        both = type(spec["model"]) is type(spec["endpoint"]) is fixed
+        self.hold("spec", both, "provider, model and endpoint do not fit each other")
         for source in spec["sources"]:
             by_value = shaped(source, id=str, text=str)
             by_reference = shaped(source, id=str, uri=str, bytes=int, sha256=str)
@@ -495,18 +502,19 @@ class Case(Checks):
         draft = self.result("draft")
         if draft is None:
             return
-        counts = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        told = {"usage": counts, **draft}  # the one key that a server may leave out
+        told = {"usage": {COUNTS[0]: 0}, **draft}  # the one key that may be left out
         kinds = {"summary": str, "citations": list, "provider": str, "usage": dict}
         whole = shaped(told, model=TEXT_OR_NONE, finish_reason=TEXT_OR_NONE, **kinds)
-        counted = whole and shaped(told["usage"], **dict.fromkeys(counts, int))
-        self.hold("draft", counted, "the draft checkpoint has other keys or types")
+        self.hold("draft", whole, "the draft checkpoint has other keys or types")
+        counts = dict.fromkeys(told["usage"].keys() & COUNTS, int)
+        counted = counts and shaped(told["usage"], **counts) and min(told["usage"].values()) >= 0
+        self.hold("draft", counted, "the token usage is no count of tokens")
         for name in ("provider", "model"):
             self.hold("draft", draft[name] == self.spec[name], f"another {name} than the spec's")
         remote = draft["provider"] == "api"
+        self.hold("draft", remote or "usage" not in draft, "a fixture uses no tokens")
         finished = draft["finish_reason"] == "stop" or (remote and draft["finish_reason"] is None)
         self.hold("draft", finished and draft["summary"].strip(), "the draft was not finished")
-        self.hold("draft", remote or "usage" not in draft, "a fixture has no token usage")
         self.report = {"summary": draft["summary"], "citations": draft["citations"]}
 
     def check_citations(self) -> None:
@@ -583,7 +591,11 @@ class Case(Checks):
         saved = end.status in ("succeeded", "effect_confirmed") or end.effect == "found"
         self.hold("receipt", found or not saved, "no receipt under the operation key")
         possible = end.sent or (self.base and "verify" in end.steps)
-        self.hold("receipt", possible or not found, "a receipt where no call can have begun")
+        self.hold(
+            "receipt",
+            possible or not found,
+            "a receipt where no call can have begun: was the job id used before?",
+        )
         said = [row["detail"] for row in self.rows["events"]]
         other = not saved and any(phrase in text for text in said for phrase in OTHER_PAYLOAD)
         for _, payload_hash, text in found if possible else ():
@@ -606,21 +618,24 @@ def fits(value: object, kind: str, required: bool) -> bool:
 
 def judge(local: Connection, receipts: Receipts, job: str | None = None) -> Row:
     """The verdict on what a connection shows, of one job or of all; Refused for an unknown job."""
-    cases = [Case(rows, receipts) for rows in stored_jobs(local, job)]
-    if job is not None and not cases:
+    jobs: list[Row] = []
+    keys = set()
+    for rows in stored_jobs(local, job):
+        case = Case(rows, receipts)
+        keys.add(case.op)
+        told = {"job_id": str(case.job["id"]), "verdict": case.verdict(), "checks": case.listed()}
+        jobs.append(told)
+    if job is not None and not jobs:
         raise Refused(f"no job {job!r} in this database")
-    whole = judge_database(local, receipts, {case.op for case in cases} if job is None else None)
-    verdicts = [case.verdict() for case in cases] or ["not_accepted"]
+    whole = judge_database(local, receipts, keys if job is None else None)
+    verdicts = [told["verdict"] for told in jobs] or ["not_accepted"]
     if whole.wrong or whole.unjudged:
         verdicts.append("unsound" if whole.wrong else "unknown")
     worst = max(verdicts, key=VERDICTS.index)
     return {
         "passed": worst == "accepted",
         "verdict": worst,
-        "jobs": [
-            {"job_id": str(case.job["id"]), "verdict": case.verdict(), "checks": case.listed()}
-            for case in cases
-        ],
+        "jobs": jobs,
         "checks": whole.listed(),
         "semantic_support": "not_scored",
         "model_quality": "not_scored",
@@ -868,12 +883,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--db", default="lab.sqlite", help="local database (default: %(default)s)")
     parser.add_argument("--job", help="judge this job only (default: every job)")
     parser.add_argument("--version", action="store_true", help="print the version")
-    code = 1
+    code = 0
     try:
         options = parser.parse_args(argv)
         if options.version:
             write(sys.stdout, f"recovery lab {VERSION}")
-            return 0
+            return code
         report = evaluate(options.db, options.job)
         code = 0 if report["passed"] else 1
         write(sys.stdout, json.dumps(report, ensure_ascii=False, indent=2))
@@ -887,9 +902,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         words, code = "interrupted", 130
     with contextlib.suppress(OSError):
-        write(sys.stderr, shown(f"error: {words}", None).replace("\n", " "))
+        write(sys.stderr, shown(f"error: {words}", None))
     return code
 
 
 if __name__ == "__main__":
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())
