@@ -22,6 +22,13 @@ class Figure(NamedTuple):
 
 def figure(life: Life, target: float = TARGET) -> Figure:
     """Draw a life, at least `target` wide and wider where its labels need it."""
+    sheet = sheet_of(life)
+    axis = sheet.solve(target)
+    return Figure(axis.end, sheet.y + 4, sheet.render(axis))
+
+
+def sheet_of(life: Life) -> Sheet:
+    """All lanes put down, from top to bottom, before the axis is solved."""
     sheet = Sheet(life)
     put_axis(sheet)
     put_status(sheet)
@@ -34,5 +41,4 @@ def figure(life: Life, target: float = TARGET) -> Figure:
         put_reconcile(sheet, life.questions, asked)
     put_service(sheet)
     put_boundary(sheet)
-    axis = sheet.solve(target)
-    return Figure(axis.end, sheet.y + 4, sheet.render(axis))
+    return sheet

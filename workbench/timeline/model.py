@@ -91,7 +91,7 @@ class Record(NamedTuple):
     @property
     def approvals(self) -> bool:
         """True for the workflow with a person between verify and publish."""
-        return self.workflow == ApprovalRuntime.WORKFLOW
+        return self.workflow == ApprovalRuntime.WORKFLOW or self.approval is not None
 
 
 class Oddities:
@@ -283,6 +283,8 @@ def _service(
 def _same_report(checkpoints: dict[Any, Any], payload_hash: object, odd: Oddities) -> bool | None:
     """Whether the receipt is of the drafted report; None when no draft tells what that is."""
     draft = odd.json(checkpoints["draft"], "the draft") if "draft" in checkpoints else {}
+    if not {"summary", "citations"} <= draft.keys():
+        return None
     try:
         return digest(report(draft)) == payload_hash
     except LabError:

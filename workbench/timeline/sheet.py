@@ -68,7 +68,9 @@ class Sheet:
         """A lane's name, at the left."""
         wide = max(text_width(title, 13.5, bold=True), text_width(below, 12))
         self.left = max(self.left, wide + 22)
-        self.draw(lambda axis: svg.text(0, y, title, "lane") + svg.text(0, y + 17, below, "sub"))
+        self.draw(lambda axis: svg.text(0, y, title, "lane"))
+        if below:
+            self.draw(lambda axis: svg.text(0, y + 17, below, "sub"))
 
     def rule(self) -> None:
         """The line above the next lane."""

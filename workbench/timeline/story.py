@@ -55,7 +55,7 @@ def _history(life: Life) -> list[tuple[int, str]]:
     told += _approval(life) + _ends(life) + _questions(life)
     for point in life.points:
         if point.kind == "skipped":
-            told.append((point.index, f"{count(point.hidden, 'event')} more are not told here."))
+            told.append((point.index, f"{point.hidden:,} more events are not told here."))
         elif point.kind == "now":
             told.append((point.index, f"It is now {offset(point.at, life.start)}."))
     return [(index, sentence) for index, sentence in told if sentence]

@@ -81,7 +81,7 @@ def text(life: Life, width: int, encoding: str = "utf-8") -> str:
     """The whole picture, at most `width` columns where that leaves room for words."""
     width = max(NARROWEST, min(width, WIDEST))
     title, _ = headline(life)
-    lines = [f"Job {visible(life.record.job)} in {visible(life.record.database)}"]
+    lines = wrap(f"Job {visible(life.record.job)} in {visible(life.record.database)}", width)
     lines += wrap(title, width)
     lines += wrap(" | ".join(f"{name}: {value}" for name, value in facts(life)), width)
     lines += ["", *_picture(life, width), "", *_legend(life, width)]
@@ -121,7 +121,8 @@ def _row(life: Life, row: Row, before: Row | None, width: int) -> list[str]:
     for note in row.notes:
         notes += wrap(note, width - HEAD)
     if row.edge:
-        notes.append(unknown_words(life) if row.edge == "boundary" else "known from here on")
+        said = unknown_words(life) if row.edge == "boundary" else "known from here on"
+        notes += wrap(said, width - HEAD)
     rails = (RAILS[row.approval], RAILS[row.worker], shade, RAILS[row.service])
     lines += [_line("", *rails, note) for note in notes]
     if row.long:

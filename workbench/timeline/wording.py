@@ -15,6 +15,7 @@ MINUS = "\N{MINUS SIGN}"
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 MINUTE, HOUR, DAY = 60, 3600, 86400
+MANY = 2000  # characters: beyond this a text's exact length is not told
 FAR = 100_000 * DAY  # no clock of the lab can show more; such a number is a damaged one
 
 
@@ -34,7 +35,8 @@ def visible(value: object, limit: int = 80) -> str:
             out.append(character)
     shown = "".join(out)
     if len(text) > limit or len(shown) > 2 * limit:
-        return f"{shown[: 2 * limit].rstrip()}{ELLIPSIS} ({len(text):,} characters)"
+        size = f"{len(text):,}" if len(text) <= MANY else f"over {MANY:,}"
+        return f"{shown[: 2 * limit].rstrip()}{ELLIPSIS} ({size} characters)"
     return shown
 
 
