@@ -14,13 +14,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from workbench.prove import judge, lives, pool, trace
+from workbench.prove import invariants, judge, lives, pool, trace
 from workbench.prove.lives import Actor, Clock, Edit, Facts, Files, Lab, Life, Stage
 
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
+SYNCS = ("fsync", "fdatasync", "fchmod", "fchown")  # these change no content and no name
 LATER = 40.0  # seconds from a life to its recovery: its lease is over, its approval still open
 FIRST, SECOND = lives.START + LATER, lives.START + 75  # clocks of the two recoveries
 # A full disk refuses what needs space; removing, truncating and syncing still work.
@@ -33,6 +34,7 @@ class Frame(NamedTuple):
     label: str  # "17-before"
     call: str
     files: Files
+    key: bytes  # as image_key has it
     acknowledged: tuple[int, int]
 
 
@@ -45,11 +47,38 @@ class Film(trace.Watcher):
         self.frames: list[Frame] = []
         self.history = judge.History()
         self.calls = 0
+        self._files: Files | None = None
+        self._hashes: dict[str, bytes] = {}
 
     def _shoot(self, side: str, call: trace.Call) -> None:
-        name = f"{call.name} {os.path.relpath(call.paths[0], self.stage.folder)}"
-        label = f"{self.calls}-{side}"
-        self.frames.append(Frame(label, name, self.stage.copy(), self.history.reached))
+        names = [os.path.relpath(path, self.stage.folder) for path in call.paths]
+        if self._files is None:
+            self._see(self.stage.copy())
+        elif side == "after" and call.name not in SYNCS:
+            self._see(self.stage.look(names))
+        maps = [name for name in self._files or () if name.endswith("-shm")]
+        self._see(self.stage.look(maps))
+        self.frames.append(
+            Frame(
+                f"{self.calls}-{side}",
+                f"{call.name} {names[0]}",
+                self._files or {},
+                _key(self._hashes),
+                self.history.reached,
+            )
+        )
+
+    def _see(self, changed: Mapping[str, bytes | None]) -> None:
+        """Take in what a call may have changed; nothing else has moved since the last stop."""
+        files = dict(self._files or {})
+        for name, content in changed.items():
+            if content is None:
+                files.pop(name, None)
+                self._hashes.pop(name, None)
+            elif files.get(name) != content:
+                files[name] = content
+                self._hashes[name] = _hash(name, content)
+        self._files = files
 
     def entry(self, call: trace.Call) -> int:
         self.calls += 1
@@ -108,6 +137,7 @@ class Bench:
 
     def __init__(self, lab: Lab, folder: str, apart: bool = False) -> None:
         self.lab = lab
+        self.court = judge.Court(lab)
         self.stage = Stage(os.path.join(folder, "stage"), apart)
         self.aside = Stage(os.path.join(folder, "aside"), apart)
         self.said = os.path.join(folder, "said.json")
@@ -188,8 +218,8 @@ class Bench:
         try:
             Actor(self.lab, life, self.stage.path, Clock(clock)).recover(way)
         except Exception as error:
-            return [(judge.RESTS, f"recovery raised {type(error).__name__}: {error}")]
-        return judge.judge(self.stage, self.lab, life, way, before)
+            return [(invariants.RESTS, f"recovery raised {type(error).__name__}: {error}")]
+        return self.court.judge(self.stage, life, way, before)
 
     def leave(self, keep: str, left: Files) -> None:
         """For a person to look at: the files as the death left them, and as they are now."""
@@ -239,12 +269,17 @@ class Bench:
 
 def image_key(files: Files) -> bytes:
     """A hash of an image; of a `-shm` only that it is there, for its first opener rebuilds it."""
-    total = hashlib.blake2b(digest_size=16)
-    for name in sorted(files):
-        content = b"" if name.endswith("-shm") else files[name]
-        total.update(f"{name}\0{len(content)}\0".encode())
-        total.update(content)
-    return total.digest()
+    return _key({name: _hash(name, content) for name, content in files.items()})
+
+
+def _key(hashes: Mapping[str, bytes]) -> bytes:
+    lines = b"".join(name.encode() + b"\0" + hashes[name] for name in sorted(hashes))
+    return hashlib.blake2b(lines, digest_size=16).digest()
+
+
+def _hash(name: str, content: bytes) -> bytes:
+    kept = b"" if name.endswith("-shm") else content
+    return hashlib.blake2b(kept, digest_size=16).digest()
 
 
 def scratch() -> str:

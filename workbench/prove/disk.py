@@ -87,6 +87,7 @@ class Recorder(trace.Watcher):
         self.history = History()
         self.files: dict[int, int] = {}  # inode -> number in the model
         self.names: dict[str, int] = {}
+        self._next = 0
         self._data = b""
         self._offset = 0
         self._existed = False
@@ -139,7 +140,8 @@ class Recorder(trace.Watcher):
 
     def _opened(self, call: trace.Call, result: int) -> None:
         if not self._existed:
-            number = len(self.files)
+            number = self._next  # an inode's number may be that of a file removed before
+            self._next += 1
             self.files[call.identity(result)] = number
             self._named(call.paths[0], number)
         elif call.flags & os.O_TRUNC:

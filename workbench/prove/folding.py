@@ -16,9 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from workbench.prove import trace
+from workbench.prove.invariants import INTEGRITY
 from workbench.prove.lives import Edit, Lab, Stage, connecting
 
-ALONE = "the log is folded in only by a connection that holds the file alone"
+ALONE = "log-folded-in-alone"
 SHARED_FIRST, SHARED_LAST = 0x40000002, 0x400001FF  # SQLite's range of shared locks
 MOST, JOBS = 4, ("a", "b", "c", "d", "e", "f")  # workers at once, and what they work on
 CHANGES = ("write", "pwrite64", "writev", "ftruncate")
@@ -111,7 +112,7 @@ def folds(
             findings.append((ALONE, f"children ended with {codes}"))
         facts = stage.facts()
         if facts.trouble:
-            findings.append(("both files open and pass integrity_check", "; ".join(facts.trouble)))
+            findings.append((INTEGRITY, "; ".join(facts.trouble)))
         counts += guard.counts
         findings += guard.findings
     return counts, findings

@@ -1,7 +1,7 @@
 """What must hold after a death or a power loss, and after the recovery from it.
 
-Guarantee: judged from the rows of the two databases alone; nothing of the runtime is asked. Limit:
-evaluate.py, where the lab has one, adds its verdict: it is the lab's own judge, of other code.
+Guarantee: judged from the rows of the two databases alone, by the invariants and by the lab's own
+evaluate.py, which share no code. Limit: as theirs; what no row records is not judged.
 """
 
 from __future__ import annotations
@@ -9,23 +9,28 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from workbench.prove.lives import BASE, OVER, Facts, Lab, Life, Stage, Tables
+from workbench.prove import invariants
+from workbench.prove.lives import BASE, Facts, Lab, Life, Stage, Tables
 
 Finding = tuple[str, str]  # property, what was seen
 
-HELD = "acknowledged commits are held"
-PREFIX = "what is found is a prefix of what was committed"
-SOUND = "both files open and pass integrity_check"
-ONE = "at most one receipt"
-KEPT = "committed rows are kept and finished steps are not redone"
-SENT = "after dispatching, recovery sends nothing"
-RESTS = "a fresh worker finishes the job or parks it"
-AGREES = "a terminal status agrees with checkpoints, events and receipts"
-VERDICT = "evaluate.py finds no contradiction"
-CLEAR = "an error is one of the lab's own, with its own reason"
+HELD = "acknowledged-commits-held"
+PREFIX = "prefix-of-commits"
+VERDICT = "evaluate-agrees"
+CLEAR = "errors-are-clear"
+SAME = "copy-is-death"
+CAUGHT = "instrument-can-fail"
+# What these instruments check beside the invariants, one testable line each.
+PROPERTIES = {
+    HELD: "whatever a commit acknowledged is there after the death or the power loss",
+    PREFIX: "each database is in a state that its commits went through, or the one under way",
+    VERDICT: "evaluate.py finds no contradiction in what recovery leaves",
+    CLEAR: "a failing disk gives one of the lab's own errors, with the disk's own reason",
+    SAME: "files copied while a process stands at a call are what SIGKILL leaves there",
+    CAUGHT: "settings that are too weak are seen to break a promise",
+}
 
 
 class History:
@@ -64,7 +69,7 @@ class Seen(NamedTuple):
 def look(facts: Facts, history: History, acknowledged: tuple[int, int]) -> Seen:
     """Opened as it was left: sound, a prefix, and nothing acknowledged is missing."""
     if facts.trouble:
-        return Seen((None, None), [(SOUND, "; ".join(facts.trouble))])
+        return Seen((None, None), [(invariants.INTEGRITY, "; ".join(facts.trouble))])
     places = history.place(facts)
     return Seen(places, held(places, acknowledged))
 
@@ -82,84 +87,32 @@ def held(places: tuple[int | None, int | None], acknowledged: tuple[int, int]) -
     return findings
 
 
-def judge(stage: Stage, lab: Lab, life: Life, way: str, before: Facts) -> list[Finding]:
-    """After recovery: everything that must hold of a job at rest."""
-    after = stage.facts()
-    if after.trouble:
-        return [(SOUND, "; ".join(after.trouble))]
-    findings = [*since(before, after), *_agrees(after), *_verdict(stage, lab)]
-    receipts = after.rows("receipts")
-    if len(receipts) > 1:
-        findings.append((ONE, f"{len(receipts)} receipts"))
-    wanted = ("succeeded",) if (life, way) == (BASE, "run") else (*OVER, "reconciling")
-    if after.status not in wanted:
-        findings.append((RESTS, f"it is {after.status}, {_error(after)}"))
-    return findings
+class Court:
+    """Judges what recovery leaves. Equal ends are judged once: the clock stands still."""
 
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.known: dict[Facts, list[Finding]] = {}
 
-def _error(facts: Facts) -> str:
-    return f"error {next((row[13] for row in facts.rows('jobs')), None)!r}"
+    def judge(self, stage: Stage, life: Life, way: str, before: Facts) -> list[Finding]:
+        """After recovery: everything that must hold of a job at rest."""
+        after = stage.facts()
+        findings: list[Finding] = [*invariants.judge_recovery(before.image, after.image)]
+        if (life, way) == (BASE, "run") and after.status != "succeeded":
+            error = next((row[13] for row in after.image.jobs), None)
+            findings.append((invariants.RESTS, f"it is {after.status}, error {error!r}"))
+        if after not in self.known:
+            self.known[after] = [*invariants.judge(after.image), *self._verdict(stage)]
+        return findings + self.known[after]
 
-
-def since(before: Facts, after: Facts) -> list[Finding]:
-    """From one look to a later one, with recovery at work between: kept, and nothing sent."""
-    findings = kept(before, after)
-    old, new = before.rows("receipts"), after.rows("receipts")
-    if before.dispatched and old != new:
-        findings.append((SENT, f"receipts {old} became {new}"))
-    return findings
-
-
-def kept(before: Facts, after: Facts) -> list[Finding]:
-    """Whatever was committed before is still there, and no step is committed twice."""
-    findings = []
-    old, new = before.rows("events"), after.rows("events")
-    if new[: len(old)] != old:
-        findings.append((KEPT, "events were changed or removed"))
-    for table in ("checkpoints", "receipts"):
-        lost = set(before.rows(table)) - set(after.rows(table))
-        if lost:
-            findings.append((KEPT, f"{table}: changed or removed {sorted(lost)!r:.200}"))
-    steps = [row[5] for row in new if row[4] == "step_committed"]
-    if len(steps) != len(set(steps)):
-        findings.append((KEPT, f"steps committed: {steps}"))
-    return findings
-
-
-def _agrees(facts: Facts) -> list[Finding]:
-    kinds = [row[4] for row in facts.rows("events")]
-    steps = [row[5] for row in facts.rows("events") if row[4] == "step_committed"]
-    receipts = len(facts.rows("receipts"))
-    status = facts.status
-    done = {row[1] for row in facts.rows("checkpoints")}
-    findings: list[Finding] = []
-    if done != set(steps):
-        findings.append((AGREES, f"checkpoints {sorted(done)}, events {steps}"))
-    if status in ("succeeded", "effect_confirmed") and (len(steps) != 4 or receipts != 1):
-        findings.append((AGREES, f"{status} with {steps} and {receipts} receipts"))
-    certain = status in ("failed", "cancelled", "rejected")
-    if certain and receipts and not {"effect_found", "effect_unknown"} & set(kinds):
-        findings.append((AGREES, f"{status}, but a receipt stands and no event says so"))
-    generations = [row[3] for row in facts.rows("events")]
-    if generations != sorted(generations):
-        findings.append((AGREES, f"generations {generations}"))
-    return findings
-
-
-def evaluation(lab: Lab, path: str) -> dict[str, Any] | None:
-    """What evaluate.py prints on this database; None where the lab has none."""
-    if lab.evaluate is None or not hasattr(lab.evaluate, "main"):
-        return None
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        lab.evaluate.main(["--db", path])
-    answer: dict[str, Any] = json.loads(out.getvalue())
-    return answer
-
-
-def _verdict(stage: Stage, lab: Lab) -> Sequence[Finding]:
-    answer = evaluation(lab, stage.path)
-    if answer is None or answer["verdict"] != "unsound":
-        return ()
-    checks = [*answer["checks"], *(check for job in answer["jobs"] for check in job["checks"])]
-    wrong = [f"{check['name']}: {check['detail']}" for check in checks if not check["passed"]]
-    return [(VERDICT, "; ".join(wrong)[:300])]
+    def _verdict(self, stage: Stage) -> list[Finding]:
+        if self.lab.evaluate is None:
+            return []
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            self.lab.evaluate.main(["--db", stage.path])
+        answer = json.loads(out.getvalue())
+        if answer["verdict"] != "unsound":
+            return []
+        checks = [*answer["checks"], *(check for job in answer["jobs"] for check in job["checks"])]
+        wrong = [f"{check['name']}: {check['detail']}" for check in checks if not check["passed"]]
+        return [(VERDICT, "; ".join(wrong)[:300])]

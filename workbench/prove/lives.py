@@ -13,11 +13,12 @@ import os
 import re
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from workbench.prove import trace
+from workbench.prove.invariants import OPEN, TABLES, Image
 
 JOB, OWNER, ACTOR = "demo", "worker-1", "reviewer"
 START = 1_800_000_000.0
@@ -25,8 +26,6 @@ LEASE = 30.0  # the lab's own; the second after it a new worker may claim
 LOCAL, PUBLISHER = "local", "publisher"
 MODULES = ("provider", "runtime", "approval_runtime", "evaluate")
 PATIENCE = 8  # commands a person gives before the job counts as stuck
-OPEN = ("queued", "running", "retry_wait")
-OVER = ("succeeded", "failed", "cancelled", "rejected", "effect_confirmed")
 
 Files = dict[str, bytes]
 Tables = tuple[tuple[str, tuple[tuple[Any, ...], ...]], ...]
@@ -62,23 +61,19 @@ class Facts(NamedTuple):
     publisher: Tables | None
     trouble: tuple[str, ...]
 
-    def rows(self, table: str) -> tuple[tuple[Any, ...], ...]:
-        """A table's rows, from whichever database has it."""
-        for tables in (self.local, self.publisher):
-            for name, rows in tables or ():
-                if name == table:
-                    return rows
-        return ()
+    @property
+    def image(self) -> Image:
+        """The same rows as the invariants take them."""
+        rows = {
+            name: found for tables in (self.local, self.publisher) for name, found in tables or ()
+        }
+        known = {name: found for name, found in rows.items() if name in TABLES}
+        return Image(**known, damage=self.trouble)
 
     @property
     def status(self) -> str | None:
         """The status of the only job, or None."""
-        return next((row[3] for row in self.rows("jobs")), None)
-
-    @property
-    def dispatched(self) -> bool:
-        """True from the dispatch marker on."""
-        return any(row[4] == "dispatch_started" for row in self.rows("events"))
+        return self.image.status
 
 
 class Clock:
@@ -162,20 +157,35 @@ class Stage:
             if not os.path.islink(self.publisher):
                 os.symlink("../far/reports.sqlite", self.publisher)
 
-    def copy(self) -> Files:
+    def names(self) -> list[str]:
         """Every regular file, by its path in the folder."""
-        files: Files = {}
+        found = []
         for name in ("job", "far") if self.apart else ("job",):
             with os.scandir(os.path.join(self.folder, name)) as entries:
-                for entry in entries:
-                    if entry.is_file(follow_symlinks=False):
-                        with open(entry.path, "rb") as file:
-                            files[f"{name}/{entry.name}"] = file.read()
-        return files
+                found += [f"{name}/{e.name}" for e in entries if e.is_file(follow_symlinks=False)]
+        return found
+
+    def copy(self) -> Files:
+        """The content of every file."""
+        return {name: self._read(name) for name in self.names()}
+
+    def look(self, names: Iterable[str]) -> dict[str, bytes | None]:
+        """The content of these files; None for one that is not there."""
+        found: dict[str, bytes | None] = {}
+        for name in names:
+            try:
+                found[name] = self._read(name)
+            except (FileNotFoundError, IsADirectoryError):
+                found[name] = None
+        return found
+
+    def _read(self, name: str) -> bytes:
+        with open(os.path.join(self.folder, name), "rb") as file:
+            return file.read()
 
     def put(self, files: Files) -> None:
         """Make the folder hold exactly these files."""
-        for name in self.copy().keys() - files.keys():
+        for name in set(self.names()) - files.keys():
             os.unlink(os.path.join(self.folder, name))
         for name, content in files.items():
             with open(os.path.join(self.folder, name), "wb") as file:
@@ -199,8 +209,9 @@ def _tables(path: str) -> Tables | None:
         return None
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         verdict = connection.execute("PRAGMA integrity_check").fetchone()[0]
-        if verdict != "ok":
-            raise ValueError(f"integrity_check: {verdict}")
+        loose = connection.execute("PRAGMA foreign_key_check").fetchall()
+        if verdict != "ok" or loose:
+            raise ValueError(f"integrity_check: {verdict}; rows without a job: {loose}")
         names = [
             row[0]
             for row in connection.execute(
@@ -210,7 +221,7 @@ def _tables(path: str) -> Tables | None:
         if not names:
             return None
         return tuple(
-            (name, tuple(connection.execute(f'SELECT * FROM "{name}"')))  # noqa: S608
+            (name, tuple(connection.execute(f'SELECT * FROM "{name}" ORDER BY 1, 2')))  # noqa: S608
             for name in names
         )
 

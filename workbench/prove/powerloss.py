@@ -10,6 +10,7 @@ nothing. Limit: the model of `disk`; one life at a time; the SQLite that this Py
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import time
@@ -33,7 +34,6 @@ CONTROLS = (
     ("publisher", "NORMAL"),
     ("publisher", "OFF"),
 )
-CAUGHT = "the instrument can fail"
 QUICK_STEP = 16  # quick: one image in so many
 
 
@@ -157,7 +157,11 @@ def run(settings: Settings) -> Result:
         f"every subset of up to {disk.EXHAUSTIVE} volatile operations, beyond that every beginning,"
         f" each one lost, each one kept and {disk.DRAWN} drawn; each write torn at each"
         f" {disk.SECTOR} bytes; every point of memory-put, submit, run (and approve, run)"
-    ) + (f"; quick: one image in {QUICK_STEP}" if settings.quick else "")
+    ) + (
+        f"; quick: half of the lives, and of these one image in {QUICK_STEP}"
+        if settings.quick
+        else ""
+    )
     skipped = trace.unavailable()
     if skipped:
         return Result(NAME, bounds, {}, [], 0.0, skipped)
@@ -185,16 +189,20 @@ def share(
     """What one of the processes does."""
     lab = lives.load(settings.lab)
     worker = Worker(settings.quick, index, jobs, tell)
-    for place, apart in PLACES.items():
-        bench = Bench(lab, os.path.join(folder, place), apart)
-        for life in chosen(settings.lab):
-            worker.scene(Scene(bench, life, place))
-    tasks = [(which, place) for which in CONTROLS for place in PLACES]
+    played = list(itertools.product(chosen(settings.lab), PLACES))
+    for life, place in played[::3] if settings.quick else played:
+        bench = Bench(lab, os.path.join(folder, place), PLACES[place])
+        worker.scene(Scene(bench, life, place))
+    tasks = list(itertools.product(CONTROLS, PLACES))
+    if settings.quick:
+        tasks = tasks[::3]
     for which, place in tasks[index::jobs]:
         bench = Bench(lab, os.path.join(folder, place), PLACES[place])
         scene = Scene(bench, lives.BASE, place, which)
         if control(scene) is None:
-            worker.violations.append(Violation(scene.name, CAUGHT, "this weakening went unseen"))
+            worker.violations.append(
+                Violation(scene.name, judge.CAUGHT, "this weakening went unseen")
+            )
         worker.counts["weakenings that had to be caught"] += 1
     if index == 0:
         counts, violations = together(lab, folder, 2 if settings.quick else 12)
@@ -208,7 +216,7 @@ def together(lab: Lab, folder: str, rounds: int) -> tuple[Counter[str], list[Vio
     stage = Stage(os.path.join(folder, "together"))
     counts, findings = folding.folds(lab, stage, rounds)
     if not folding.folds(lab, stage, 4, folding.checkpointing)[1]:
-        findings.append((CAUGHT, "checkpoints among writers went unseen"))
+        findings.append((judge.CAUGHT, "checkpoints among writers went unseen"))
     counts["weakenings that had to be caught"] += 1
     return counts, [Violation(f"{NAME}/together", *finding) for finding in findings]
 
@@ -227,7 +235,7 @@ def replay(name: str, settings: Settings) -> list[Violation]:
         which = (weakened[0], weakened[1]) if weakened else None
         scene = Scene(bench, lives.LIVES[life], place, which)
         if len(rest) == 2:
-            return [] if control(scene) else [Violation(name, CAUGHT, "it went unseen")]
+            return [] if control(scene) else [Violation(name, judge.CAUGHT, "it went unseen")]
         image, acknowledged = scene.find(label)
         findings = scene.look(image, acknowledged).findings or scene.recover(image)
         if settings.keep:

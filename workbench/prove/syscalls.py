@@ -13,8 +13,9 @@ import itertools
 import shutil
 import time
 from collections import Counter
+from collections.abc import Sequence
 
-from workbench.prove import judge, lives, pool, trace
+from workbench.prove import invariants, judge, lives, pool, trace
 from workbench.prove.bench import (
     ERRORS,
     FIRST,
@@ -33,7 +34,6 @@ from workbench.prove.report import Result, Settings, Violation
 NAME = "syscalls"
 WAYS = ("run", "cancel")
 SPANS = ("once", "on")  # one call fails, or all from that one on
-SAME = "a copy is what SIGKILL leaves"
 
 
 class Worker:
@@ -47,7 +47,7 @@ class Worker:
         self.counts: Counter[str] = Counter()
         self.violations: list[Violation] = []
 
-    def report(self, name: str, findings: list[judge.Finding]) -> None:
+    def report(self, name: str, findings: Sequence[judge.Finding]) -> None:
         self.violations += [Violation(f"{NAME}/{name}", *finding) for finding in findings]
 
     def step(self, quick: int) -> int:
@@ -75,7 +75,7 @@ class Worker:
         if killed != copied:
             names = sorted(killed.keys() | copied.keys())
             differ = [n for n in names if killed.get(n) != copied.get(n)]
-            self.report(name, [(SAME, f"these differ: {', '.join(differ)}")])
+            self.report(name, [(judge.SAME, f"these differ: {', '.join(differ)}")])
 
     def single(self, life: Life, film: Film, mine: list[Frame]) -> None:
         """A real death at each stop; equal images are recovered once."""
@@ -99,8 +99,8 @@ class Worker:
         for way in WAYS:
             firsts: set[bytes] = set()
             seconds: dict[bytes, Facts] = {}
-            for first in mine[:: self.step(16)]:
-                key = image_key(first.files)
+            for first in mine[:: self.step(32)]:
+                key = first.key
                 if key not in firsts:
                     firsts.add(key)
                     self.recovery(life, way, first, seconds)
@@ -112,17 +112,18 @@ class Worker:
         name = f"{life.name}/{way}/{first.label}"
         film, wrong = self.bench.film_recovery(life, way, first.files)
         if wrong:
-            self.report(name, [(judge.RESTS, wrong)])
+            self.report(name, [(invariants.RESTS, wrong)])
         before = self.bench.seen(first.files)
-        for second in film.frames[:: self.step(8)]:
+        for second in film.frames[:: self.step(16)]:
             self.counts["pairs of deaths"] += 1
-            key = image_key(second.files)
+            key = second.key
             facts = seconds.get(key)
             if facts is None:
                 facts = seconds[key] = self.bench.seen(second.files)
                 findings = self.bench.end(life, way, second.files, SECOND, facts)
                 self.report(f"{name}/{second.label}", findings)
-            self.report(f"{name}/{second.label}", judge.since(before, facts))
+            changes = invariants.judge_change(before.image, facts.image)
+            self.report(f"{name}/{second.label}", changes)
         middle = film.frames[len(film.frames) // 2]
         killed = self.bench.kill_recovery(life, way, first.files, middle.label)
         self.same(f"{name}/{middle.label}", killed, middle.files)
@@ -131,7 +132,7 @@ class Worker:
     def errors(self, life: Life, film: Film) -> None:
         """Each call fails, once or from there on; then the disk is well again."""
         for number in range(1 + self.index, film.calls + 1, self.jobs):
-            if number % self.step(8) != number // self.step(8) % self.step(8):
+            if number % self.step(16) != number // self.step(16) % self.step(16):
                 continue
             for error in ERRORS:
                 for span in SPANS:
@@ -147,10 +148,9 @@ class Worker:
         if said.startswith("not the lab") or "rollback" in said.lower():
             self.report(name, [(judge.CLEAR, said)])
         facts = self.bench.seen(files)
-        if facts.trouble:
-            self.report(name, [(judge.SOUND, "; ".join(facts.trouble))])
         answered = self.bench.seen(failer.acknowledged)
-        self.report(name, [(judge.HELD, why) for _, why in judge.kept(answered, facts)])
+        lost = invariants.judge_change(answered.image, facts.image)
+        self.report(name, [*invariants.judge(facts.image), *((judge.HELD, why) for _, why in lost)])
         self.report(name, self.bench.end(life, "run", files, FIRST, facts))
         return files
 
@@ -180,7 +180,8 @@ class Worker:
             if len(labels) == 2:
                 before, clock = self.bench.seen(files), SECOND
                 files = self.bench.kill_recovery(life, what, files, labels[1])
-                self.report(name, judge.since(before, self.bench.seen(files)))
+                changes = invariants.judge_change(before.image, self.bench.seen(files).image)
+                self.report(name, changes)
             self.report(name, self.bench.end(life, what, files, clock))
         elif "-" in what and labels:
             error, span = what.split("-")
@@ -202,7 +203,9 @@ def run(settings: Settings) -> Result:
         "one worker at a time; commands memory-put, submit, run (and approve, run); two deaths; "
         "recovery by run or by cancel; EIO and ENOSPC at each call, once and for good"
     ) + (
-        "; quick: every 4th death, one pair in 128, every 8th failed call" if settings.quick else ""
+        "; quick: every 4th death, one pair in 512, every 16th failed call"
+        if settings.quick
+        else ""
     )
     skipped = trace.unavailable()
     if skipped:

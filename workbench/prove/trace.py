@@ -27,8 +27,8 @@ AT_FDCWD = -100
 PTRACE_CONT, PTRACE_SYSCALL, PTRACE_SEIZE = 7, 24, 0x4206
 PTRACE_GETREGSET, PTRACE_SETREGSET = 0x4204, 0x4205
 NT_PRSTATUS, NT_ARM_SYSTEM_CALL = 1, 0x404
-TRACESYSGOOD, TRACESECCOMP, EXITKILL = 0x1, 0x80, 0x100000
-EVENT_SECCOMP, EVENT_STOP = 7, 128
+TRACESYSGOOD, TRACEEXEC, TRACESECCOMP, EXITKILL = 0x1, 0x10, 0x80, 0x100000
+EVENT_EXEC, EVENT_SECCOMP, EVENT_STOP = 4, 7, 128
 WALL = 0x40000000
 PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 38, 22, 2
 SECCOMP_RET_ALLOW, SECCOMP_RET_TRACE = 0x7FFF0000, 0x7FF00000
@@ -183,12 +183,22 @@ class _Child:
         self.machine = machine()
         self.registers = (ctypes.c_ulonglong * self.machine.registers)()
         self.vector = _Vector(ctypes.addressof(self.registers), ctypes.sizeof(self.registers))
-        self.memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+        self.memory = self._open()
         self.call: Call | None = None  # the watched call between its entry and its exit
         self.failing = 0
+        self.marker = _marker
+
+    def _open(self) -> int:
+        return os.open(f"/proc/{self.pid}/mem", os.O_RDWR | os.O_CLOEXEC)
 
     def close(self) -> None:
         os.close(self.memory)
+
+    def reopen(self) -> None:
+        """After an exec: the open memory is that of the program before, the marker is closed."""
+        self.close()
+        self.marker = None
+        self.memory = self._open()
 
     def fetch(self) -> None:
         self.vector.length = ctypes.sizeof(self.registers)
@@ -221,7 +231,12 @@ class _Child:
         return ctypes.c_longlong(self.registers[self.machine.result]).value
 
     def read(self, address: int, length: int) -> bytes:
-        return os.pread(self.memory, length, address) if length else b""
+        if not length:
+            return b""
+        found = os.pread(self.memory, length, address)
+        if not found:
+            raise OSError(errno.EFAULT, f"no memory at {address:#x} of process {self.pid}")
+        return found
 
     def text(self, address: int) -> bytes:
         """The C string at an address, read up to its page's end, and on where it goes on."""
@@ -290,6 +305,8 @@ class _Tracing:
         event, sign = status >> 16, os.WSTOPSIG(status)
         if event == EVENT_SECCOMP:
             return self.entry(child)
+        if event == EVENT_EXEC:
+            child.reopen()
         if sign == signal.SIGTRAP | 0x80:
             return self.exit(child)
         return PTRACE_CONT
@@ -298,7 +315,7 @@ class _Tracing:
         child.fetch()
         name = self.numbers[child.registers[child.machine.number]]
         args = child.arguments()
-        if name == "write" and args[0] == _marker:
+        if name == "write" and args[0] == child.marker:
             self.watcher.mark(child.pid, child.read(args[1], args[2]).decode())
             return PTRACE_CONT
         if self.seed and name in FLAGS:
@@ -329,21 +346,33 @@ class _Tracing:
         return KILL if self.watcher.exit(call) == KILL else PTRACE_CONT
 
 
-def _filter() -> ctypes.Array[ctypes.c_char]:
-    """The kernel-side filter that stops only at the calls of NAMES (classic BPF)."""
-    numbers = sorted(machine().calls.values())
-    steps = [(0x20, 0, 0, 4), (0x15, 0, len(numbers) + 1, machine().audit), (0x20, 0, 0, 0)]
-    for place, number in enumerate(numbers):
-        steps.append((0x15, len(numbers) - place, 0, number))
+def _filter(every_open: bool) -> ctypes.Array[ctypes.c_char]:
+    """The kernel-side filter that stops only at the calls of NAMES (classic BPF).
+
+    Opens that neither create nor truncate pass without a stop, unless every one is asked for.
+    """
+    calls = sorted(machine().calls.items())
+    checked = [] if every_open else [name for name, _ in calls if name in FLAGS]
+    allow = 3 + len(calls)
+    trace_it, checks = allow + 1, allow + 2
+    steps = [(0x20, 0, 0, 4), (0x15, 0, allow - 2, machine().audit), (0x20, 0, 0, 0)]
+    for name, number in calls:
+        target = checks + 4 * checked.index(name) if name in checked else trace_it
+        steps.append((0x15, target - len(steps) - 1, 0, number))
     steps += [(0x06, 0, 0, SECCOMP_RET_ALLOW), (0x06, 0, 0, SECCOMP_RET_TRACE)]
+    for name in checked:
+        steps.append((0x20, 0, 0, 16 + 8 * FLAGS[name]))
+        # Jumps go forward only: each check ends in its own verdict.
+        steps.append((0x45, 0, 1, os.O_CREAT | os.O_TRUNC))
+        steps += [(0x06, 0, 0, SECCOMP_RET_TRACE), (0x06, 0, 0, SECCOMP_RET_ALLOW)]
     return ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
 
 
-def _follow_me(gate: int) -> None:
+def _follow_me(gate: int, every_open: bool) -> None:
     """In the child: wait until the parent follows, then ask the kernel for the stops."""
     os.read(gate, 1)
     os.close(gate)
-    program = _filter()
+    program = _filter(every_open)
 
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("steps", ctypes.c_void_p))
@@ -356,7 +385,7 @@ def _follow_me(gate: int) -> None:
         os._exit(126)
 
 
-def _start(body: Callable[[], int]) -> int:
+def _start(body: Callable[[], int], every_open: bool) -> _Child:
     """Fork a child that runs `body` once it is followed; its value is the exit code."""
     gate, opener = os.pipe()
     sys.stdout.flush()
@@ -366,7 +395,7 @@ def _start(body: Callable[[], int]) -> int:
         code = 125
         try:
             os.close(opener)
-            _follow_me(gate)
+            _follow_me(gate, every_open)
             code = body()
         except BaseException:
             sys.excepthook(*sys.exc_info())
@@ -374,7 +403,8 @@ def _start(body: Callable[[], int]) -> int:
             os._exit(code)
     os.close(gate)
     try:
-        _ptrace(PTRACE_SEIZE, pid, 0, TRACESYSGOOD | TRACESECCOMP | EXITKILL)
+        _ptrace(PTRACE_SEIZE, pid, 0, TRACESYSGOOD | TRACEEXEC | TRACESECCOMP | EXITKILL)
+        child = _Child(pid)
         os.write(opener, b"g")
     except OSError:
         os.kill(pid, signal.SIGKILL)
@@ -382,7 +412,7 @@ def _start(body: Callable[[], int]) -> int:
         raise
     finally:
         os.close(opener)
-    return pid
+    return child
 
 
 def trace(
@@ -405,9 +435,9 @@ def trace(
     codes: dict[int, int] = {}
     try:
         for body in bodies:
-            pid = _start(body)
-            order.append(pid)
-            children[pid] = _Child(pid)
+            child = _start(body, seed is not None)
+            order.append(child.pid)
+            children[child.pid] = child
         while children:
             pid, status = os.waitpid(order[0] if len(order) == 1 else -1, WALL)
             if pid not in children:
