@@ -84,7 +84,7 @@ def perform(
     progress = Progress([each.name for each in experiments])
     answers: dict[str, str] = {}
     if arguments.predict and alone:
-        screen.listing(alone)
+        screen.listing(alone, outcome=False)
         screen.say()
         answers = ask(alone, screen)
     elif alone:

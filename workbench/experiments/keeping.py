@@ -19,7 +19,7 @@ def transcript(lines: list[Line]) -> str:
     for line in lines:
         name, into = getattr(line.step, "name", ""), getattr(line.step, "into", "")
         if line.typed:
-            text.append(f"$ {line.typed}" + (f"  # {line.remark}" if line.remark else ""))
+            text.append(f"$ {line.typed}{line.remark}")
         if line.finished is None:
             continue
         if not line.typed:

@@ -30,7 +30,6 @@ from .script import (
     TakeHash,
     Touch,
     Wait,
-    remarks,
     typed,
     words_of,
 )
@@ -40,15 +39,18 @@ MARGIN = 0.02  # past a lease's end by the lab's own clock
 
 
 class Line(NamedTuple):
-    """One line of the script as it went: what to type, a remark, and what came of it.
+    """One line of the script as it went: what to type, and what came of it.
 
     Without `typed` it is what came of a command behind, after the wait for it.
     """
 
     step: Step
     typed: str
-    remark: str
     finished: Finished | None = None
+
+    @property
+    def remark(self) -> str:
+        return f"  # {self.step.why}" if isinstance(self.step, Sleep) else ""
 
 
 class Checked(NamedTuple):
@@ -103,9 +105,8 @@ class Run:
 
     def __call__(self) -> Report:
         try:
-            told = remarks(self.experiment)
-            for step, remark in zip(self.experiment.steps, told, strict=True):
-                self._do(step, remark)
+            for step in self.experiment.steps:
+                self._do(step)
         finally:
             for _, process in self.behind.values():
                 self.crew.kill(process)
@@ -115,14 +116,14 @@ class Run:
             self.experiment, checked, verdict_of(self.evidence), self.lines, self.evidence
         )
 
-    def _do(self, step: Step, remark: str) -> None:
+    def _do(self, step: Step) -> None:
         line = typed(step, self.db, saving=self.saving)
         if isinstance(step, Command) and not step.behind:
             finished = self.crew.run(self._words(step), self.folder, environment(step.key))
             self.evidence.finished[step.name] = finished
-            self._line(Line(step, line, remark, finished))
+            self._line(Line(step, line, finished))
             return
-        self._line(Line(step, line, remark))
+        self._line(Line(step, line))
         if isinstance(step, TakeHash):
             self._take_hash()
         elif isinstance(step, Command):
@@ -162,7 +163,7 @@ class Run:
         out, err = (self.logs / f"{name}.{end}" for end in ("out", "err"))
         finished = Finished(code, *(p.read_text("utf-8", "replace") for p in (out, err)))
         self.evidence.finished[name] = finished
-        self._line(Line(command, "", "", finished))
+        self._line(Line(command, "", finished))
 
     def _sleep(self, step: Sleep) -> None:
         if step.at is not None:

@@ -113,22 +113,22 @@ class Screen:
             self.say(line)
         self.say()
 
-    def listing(self, experiment: Experiment) -> None:
-        """The script as a person types it; every other line is a comment."""
+    def listing(self, experiment: Experiment, *, outcome: bool = True) -> None:
+        """The script as a person types it, under comments; without what comes of it if so asked."""
         self.say(self.paint(f"# {experiment.name}: {experiment.broken}", BOLD))
-        for line in self.wrapped(experiment.story, "# "):
-            self.say(self.paint(line, DIM))
-        for line in script(experiment):
+        if outcome:
+            for line in self.wrapped(experiment.story, "# "):
+                self.say(self.paint(line, DIM))
+        for line in script(experiment, exits=outcome):
             self.say(line)
 
     def line(self, line: Line) -> None:
         """One line of a transcript: what was typed, and what came of it."""
         if line.typed:
-            remark = self.paint(f"  # {line.remark}", DIM) if line.remark else ""
             first, *more = fold(line.typed, self.width - 2)
-            self.say(f"{self.paint('$', DIM)} {first}{'' if more else remark}")
+            self.say(f"{self.paint('$', DIM)} {first}{self.paint(line.remark, DIM)}")
             for part in more:
-                self.say(f"  {part}{remark if part is more[-1] else ''}")
+                self.say(part)
         elif line.finished:
             self.say(self.paint(f"  ({getattr(line.step, 'name', '')} has ended)", DIM))
         if line.finished is None:
@@ -144,7 +144,7 @@ class Screen:
     def facts(self, report: Report) -> None:
         self.say()
         self.say(self.paint("What must be seen", BOLD))
-        column = min(40, max(len(fact.name) for fact in report.checked) + 1)
+        column = min(44, max(len(fact.name) for fact in report.checked) + 1)
         for fact in report.checked:
             self.fact(fact, column)
 
@@ -174,7 +174,7 @@ def gist(value: Any) -> str:
             return f"verdict {value['verdict']}, {named}"
         job, steps, receipts = value["job"], value["checkpoints"], value["receipts"]
         told = [f"status {job['status']}", f"generation {job['generation']}"]
-        told += [f"checkpoints {plain(list(steps))}", f"{len(receipts)} receipts"]
+        told += [f"checkpoints {plain(list(steps))}", f"receipts {len(receipts)}"]
         if value.get("approval"):
             told.append(f"approval {value['approval']['status']}")
         return ", ".join([*told, f"effect {value['effect']}"])

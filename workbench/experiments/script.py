@@ -155,9 +155,8 @@ def typed_values(db: str) -> dict[str, str]:
 def typed(step: Step, db: str, *, saving: bool = False) -> str:
     """A step as a line of shell; `saving` shows where a recording puts the output."""
     if isinstance(step, Race):
-        numbers = " ".join(str(n) for n in range(1, step.workers + 1))
         one = _command(step.command, {**typed_values(db), "n": "$n"})
-        return f"for n in {numbers}; do {one} & done"
+        return f"for n in $(seq {step.workers}); do {one} & done"
     if isinstance(step, Command):
         line = _command(step, typed_values(db))
         if saving and step.into:
@@ -190,26 +189,25 @@ def variable(name: str) -> str:
     return name.upper().replace("-", "_")
 
 
-def remarks(experiment: Experiment) -> list[str]:
-    """For each step what a person should know: why it waits, or which exit code it ends with."""
-    exits = {step.name: step.exits for step in experiment.steps if isinstance(step, Command)}
-    found = []
-    for step in experiment.steps:
-        ends = isinstance(step, Wait) or (isinstance(step, Command) and not step.behind)
-        if isinstance(step, Sleep):
-            found.append(step.why)
-        elif ends and exits.get(getattr(step, "name", "")):
-            found.append(f"exit {exits[getattr(step, 'name', '')]}")
-        else:
-            found.append("")
-    return found
+def remark(step: Step, experiment: Experiment) -> str:
+    """What a person should know of a line: why it waits, or which exit code it ends with."""
+    if isinstance(step, Sleep):
+        return step.why
+    exits = {each.name: each.exits for each in experiment.steps if isinstance(each, Command)}
+    ends = isinstance(step, Wait) or (isinstance(step, Command) and not step.behind)
+    code = exits.get(getattr(step, "name", "")) if ends else None
+    return f"exit {code}" if code else ""
 
 
-def script(experiment: Experiment) -> list[str]:
-    """The whole experiment as shell lines of at most WIDTH characters where that can be."""
+def script(experiment: Experiment, *, exits: bool = True) -> list[str]:
+    """The whole experiment as shell lines of at most WIDTH characters where that can be.
+
+    exits: also say with which exit code a command ends.
+    """
     lines = []
-    for step, comment in zip(experiment.steps, remarks(experiment), strict=True):
+    for step in experiment.steps:
         parts = fold(typed(step, experiment.db))
+        comment = remark(step, experiment) if exits or isinstance(step, Sleep) else ""
         if comment and len(parts[-1]) + len(comment) + 4 > WIDTH:
             lines.append(f"# {comment}:")
         elif comment:
@@ -220,15 +218,17 @@ def script(experiment: Experiment) -> list[str]:
 
 def fold(line: str, width: int = WIDTH) -> list[str]:
     """A long command over several lines, broken before an option, a pipe or a quoted word."""
-    parts = [""]
-    words = WORD.findall(line)
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        longer = f"{parts[-1]} {word}" if parts[-1] else word
-        value = 0 if following.startswith(("--", "|")) else len(following) + 1
-        room = width - 2 - (value if word.startswith("--") else 0)
-        if len(longer) > room and word.startswith(("--", "|", '"')):
-            parts[-1] += " \\"
-            parts.append(f"    {word}")
+    pieces: list[str] = []
+    for word in WORD.findall(line):
+        if word.startswith(("--", "|", '"')) or not pieces:
+            pieces.append(word)
         else:
-            parts[-1] = longer
-    return parts
+            pieces[-1] += f" {word}"
+    lines = pieces[:1]
+    for piece in pieces[1:]:
+        if len(lines[-1]) + len(piece) + 1 <= width - 2:
+            lines[-1] += f" {piece}"
+        else:
+            lines[-1] += " \\"
+            lines.append(f"    {piece}")
+    return lines
