@@ -89,9 +89,16 @@ def execute(arguments: argparse.Namespace) -> int:
             reports, held = perform(experiments, folder, screen)
             if held:
                 return held
+            recorded = folder / "recorded"
+            for report in reports:
+                record(report, recorded / report.experiment.name)
             if arguments.check:
-                return compare(reports, folder, Path(arguments.into), screen)
-            replace(reports, folder, Path(arguments.into))
+                check_traces(recorded, folder)
+                return compare(reports, recorded, Path(arguments.into), screen)
+            for report in reports:
+                draw(recorded / report.experiment.name, database(report.experiment))
+            check_traces(recorded, folder)
+            replace(reports, recorded, Path(arguments.into))
             screen.say(f"Recorded in {arguments.into}.")
             return 0
     except Interrupted as interrupted:
@@ -110,7 +117,7 @@ def database(experiment: Experiment) -> str:
 def perform(
     experiments: Sequence[Experiment], folder: Path, screen: Screen
 ) -> tuple[list[Report], int]:
-    """Run them, and leave each recording in folder/recorded/NAME; the reports and the exit code."""
+    """Run them in folder/run and say what held; the reports and the exit code."""
     progress = Progress([each.name for each in experiments])
     (folder / "run").mkdir()
     (folder / "recorded").mkdir()
@@ -120,14 +127,7 @@ def perform(
         reports = run_all(Plan(experiments, folder / "run", database, saving=True), hooks)
     finally:
         progress.clear()
-    held = conclude(reports, time.monotonic() - begin, screen)
-    if not held:
-        for report in reports:
-            record(report, folder / "recorded" / report.experiment.name)
-        check_traces(folder / "recorded", folder)
-        if not draws():
-            screen.say(f"{PICTURE}: not drawn, this workbench has no timeline.")
-    return reports, held
+    return reports, conclude(reports, time.monotonic() - begin, screen)
 
 
 def record(report: Report, into: Path) -> None:
@@ -137,8 +137,6 @@ def record(report: Report, into: Path) -> None:
     name = database(report.experiment)
     for file in (name, f"{name}.publisher.sqlite"):
         copy(report.evidence.folder / file, into / file)
-    if draws():
-        draw(into, name)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -152,13 +150,6 @@ def copy(source: Path, target: Path) -> None:
     beside = [path.name for path in target.parent.glob(f"{target.name}-*")]
     if beside:
         raise NotRecorded(f"{beside[0]} was left beside {target.name}")
-
-
-def draws() -> bool:
-    """Whether this workbench can draw a timeline."""
-    from .__main__ import COMMANDS
-
-    return "timeline" in COMMANDS
 
 
 def draw(folder: Path, name: str) -> None:
@@ -191,7 +182,7 @@ def check_traces(recorded: Path, folder: Path) -> None:
                 raise NotRecorded(f"{path.relative_to(recorded)} holds {words!r}")
 
 
-def compare(reports: Sequence[Report], folder: Path, runs: Path, screen: Screen) -> int:
+def compare(reports: Sequence[Report], recorded: Path, runs: Path, screen: Screen) -> int:
     """Say what differs between the recorded runs and these; exit code 1 if anything does."""
     found = []
     for report in reports:
@@ -199,7 +190,7 @@ def compare(reports: Sequence[Report], folder: Path, runs: Path, screen: Screen)
         if not (runs / name).is_dir():
             found.append(f"{name}: not recorded")
             continue
-        different = differences(runs / name, folder / "recorded" / name)
+        different = differences(runs / name, recorded / name)
         found += [f"{name}: {line}" for line in different]
     for line in found:
         screen.say(line)
@@ -207,12 +198,12 @@ def compare(reports: Sequence[Report], folder: Path, runs: Path, screen: Screen)
     return 1 if found else 0
 
 
-def replace(reports: Sequence[Report], folder: Path, runs: Path) -> None:
+def replace(reports: Sequence[Report], recorded: Path, runs: Path) -> None:
     """Put the new folders in the old ones' place, each as a whole."""
     runs.mkdir(parents=True, exist_ok=True)
     with staging(runs) as stage:
         for report in reports:
-            shutil.copytree(folder / "recorded" / report.experiment.name, stage / "new")
+            shutil.copytree(recorded / report.experiment.name, stage / "new")
             swap(stage / "new", runs / report.experiment.name, stage / "old")
         verdicts = {report.experiment.name: report.verdict for report in reports}
         if verdicts.keys() == EXPERIMENTS.keys():
