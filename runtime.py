@@ -36,6 +36,7 @@ FAULTS += ("before_effect", "after_effect", "after_publish")
 
 LEASE_SECONDS = 30.0  # longer than a whole provider call (25 s), so a healthy step ends within it
 CALL_SECONDS = 25.0
+RECORD_SECONDS = 0.5  # of a lease, kept back from a call for the commit after it
 MAX_CLAIMS = 3  # counts the first execution: two recoveries, then a person looks
 RETRY_SECONDS = {1: 2.0, 2: 4.0}  # lab settings, small enough to watch; by attempts used
 DEADLINE_SECONDS = 600.0
@@ -928,10 +929,14 @@ class Runtime:
         return receipt
 
     def _at_most(self, seconds: float) -> float:
-        """Seconds for a call: without a keepalive no more than what is left of the lease."""
+        """Seconds for a call: without a keepalive less than what is left of the lease.
+
+        The rest is for recording how it ended, so that a slow call is a retry and no lost lease.
+        """
         if self.keepalive is not None or self._lease is None:
             return seconds
-        return max(0.0, min(seconds, self._lease_until - self.clock()))
+        left = max(0.0, self._lease_until - self.clock())
+        return min(seconds, left - min(RECORD_SECONDS, left / 10))
 
     def commit_step(self, job: str, owner: str, generation: int, step: str, payload: Any) -> None:
         """Result and event in one guarded transaction; the last step ends the job.
@@ -969,6 +974,8 @@ class Runtime:
     def _record(self, row: Job, error: LabError, effect: Effect) -> None:
         reason, retry_at = str(error), self._retry_at(row, error, self.now)
         if retry_at is None:
+            if isinstance(error, RetryableError) and row.attempts in RETRY_SECONDS:
+                reason += "; another attempt would be past the deadline"
             self._end(row, Status.FAILED, Event.FAILED, reason, effect, error=reason)
             return
         self._move(row, Status.RETRY_WAIT, available_at=retry_at, error=reason)
