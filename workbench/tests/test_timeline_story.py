@@ -298,6 +298,24 @@ class Lives(Folder):
             with open(bench.path, "wb") as file:
                 file.write(before)
 
+    def test_every_event_has_its_line_with_what_it_says(self) -> None:
+        lines = table(self.life("cancel_after_effect"))
+        self.assertEqual([line.seq for line in lines], [str(n) for n in range(1, 12)])
+        said = [(line.kind, line.detail) for line in lines if not line.quiet]
+        self.assertEqual(
+            said[1:],
+            [
+                ("claimed", "w-7f2a"),
+                ("step_committed", "collect"),
+                ("step_committed", "draft"),
+                ("step_committed", "verify"),
+                ("cancelled", ""),
+                ("effect_found", "report-5face520cd5c"),
+            ],
+        )
+        self.assertTrue(said[0][1].endswith(", deadline +10 min"))
+        self.assertEqual(lines[2].detail, "until +31.9 s")
+
     def test_forged_histories_of_any_kind_stay_small(self) -> None:
         kinds = ("claimed", "reconcile_started", "approved", "dispatch_started", "failed", "x")
         for kind in kinds:

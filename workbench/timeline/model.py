@@ -204,8 +204,8 @@ def _events(local: sqlite3.Connection, rowid: int, odd: Oddities) -> Iterable[Ev
             seq,
             odd.number(at, f"{where}: its time"),
             odd.whole(generation, f"{where}: its generation"),
-            str(kind),
-            str(detail),
+            kind or "",  # an empty text comes back as NULL
+            detail or "",
         )
 
 

@@ -146,7 +146,7 @@ def _edge(life: Life, point: Point) -> list[str]:
         elif life.boundary:
             said.append("no receipt is seen, which proves nothing")
         else:
-            said.append("no receipt")
+            said.append("no receipt" + ("" if life.doubts else ": nothing was sent"))
     return said
 
 

@@ -205,7 +205,7 @@ def _question(sheet: Sheet, question: Question, line: float, first: bool) -> Non
         if end is None:
             return out
         found = question.outcome == "confirmed"
-        css, head = ("ask", "ah2") if found else ("lost", "ah3")
+        css, head = ("ask", "ah2") if found else ("nay", "ah3")
         up = svg.arrow(left + wide * 0.72, line - 4, left + wide - 2, middle + 14, css, head)
         return out + up
 

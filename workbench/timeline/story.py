@@ -74,7 +74,9 @@ def _lease(life: Life, lease: Lease) -> str:
     mark = lease.mark("dispatch")
     if mark:
         did.append(f"recorded dispatch_started at {offset(mark.point.at, life.start)}")
-    return f"{', '.join([said, *did])}{_lease_end(life, lease)}."
+    end = _lease_end(life, lease)
+    lead = listing([said, *did]) if end.startswith(".") else ", ".join([said, *did])
+    return f"{lead}{end}."
 
 
 def _lease_end(life: Life, lease: Lease) -> str:
@@ -92,7 +94,7 @@ def _lease_end(life: Life, lease: Lease) -> str:
         "asked": ", then gave its lease back to wait for a person",
         "retry": f", then put the next attempt off at {at} ({visible(lease.reason, 160)})",
         "failed": f", then ended the job as failed at {at} ({visible(lease.reason, 160)})",
-        "cancelled": f". The job was cancelled at {at}: a later write of its own is refused",
+        "cancelled": f". The job was cancelled at {at}: a later write by that worker is refused",
         "parked": f". The job was parked at {at} ({visible(lease.reason, 160)})",
         "overtaken": f", and was taken over at {at}",
     }.get(lease.ending, f", and holds its lease until {offset(lease.until, life.start)}")

@@ -121,6 +121,7 @@ fill:none}
 stroke-dasharray:5 4}
 .lost{stroke:var(--bad);stroke-width:1.6;stroke-dasharray:4 4}.ask{stroke:var(--grn);
 stroke-width:1.6}
+.nay{stroke:var(--bad);stroke-width:1.6}
 .unk{fill:var(--unk)}.bound{stroke:var(--ink);stroke-width:1.8}
 .bound2{stroke:var(--ink);stroke-dasharray:2 3}
 .bt{font-size:12.5px;font-weight:600}.bt.u{fill:var(--bad)}

@@ -159,7 +159,7 @@ def claims(life: Life) -> int:
 
 def kept_steps(life: Life) -> list[str]:
     """The steps that a later generation found done and did not do again."""
-    last = life.steps[-1][1] if life.steps else None
+    last = life.leases[-1].generation if life.leases else None
     return [step for step, generation in life.steps if generation != last]
 
 
