@@ -39,10 +39,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             command.configure(verb)
     parsed = parser.parse_args(arguments)
     try:
+        if sys.stdout is None:
+            raise OSError("standard output is closed")
         return int(command.execute(parsed)) if command else 2
-    except BrokenPipeError:  # whoever read the output has gone: `list | head` is no error to trace
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CLOSED_PIPE
+    except OSError as error:
+        # What could not be written must not be tried again when the interpreter ends.
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):  # `list | head` is no error to report
+            return CLOSED_PIPE
+        print(f"error: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":
