@@ -30,7 +30,7 @@ import sqlite3
 import stat
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 VERSION = "1.0.0"
 BASE, APPROVAL = "report/v1", "report-approval/v1"
@@ -124,15 +124,17 @@ def digest(value: object) -> str:
     return hashlib.sha256(encode(value).encode("utf-8")).hexdigest()
 
 
-def decode(text: str, what: str) -> Any:
-    """The value of canonical JSON text; ValueError for every other text."""
+def decode(text: str, what: str, **kinds: Any) -> Any:
+    """The value of canonical JSON text, an object of these kinds if any are named; ValueError."""
     try:
         value = json.loads(text)
-        if encode(value) == text:
-            return value
+        if encode(value) != text:
+            raise ValueError
     except (ValueError, RecursionError):
-        pass
-    raise ValueError(f"{what} is not canonical JSON")
+        raise ValueError(f"{what} is not canonical JSON") from None
+    if kinds and not shaped(value, **kinds):
+        raise ValueError(f"{what} has other keys or types")
+    return value
 
 
 def shaped(value: object, **kinds: Any) -> bool:
@@ -218,17 +220,6 @@ GUARDED = (*LIMITED, "lease_renewed", "retry_scheduled")  # by the lease
 UNSENT = ("claimed", "retry_scheduled", "failed", "cancelled", "dispatch_started")
 
 
-class Event(NamedTuple):
-    """One row of `events`, columns in order."""
-
-    seq: int
-    job_id: str
-    at: float
-    generation: int
-    kind: str
-    detail: str
-
-
 class History:
     """A job's state after each of its events, with one method for each kind of event.
 
@@ -240,36 +231,35 @@ class History:
         self.status, self.owner, self.generation, self.attempts = "", "", 0, 0
         self.lease_until = self.available_at = 0.0
         self.lease_seconds: float | None = None  # of this generation
-        self.pinned: dict[str, Any] = {}
+        self.pinned: Row = {}  # what the submission fixed
         self.steps: tuple[str, ...] = ()
         self.error: str | None = None
-        self.approval: dict[str, Any] = {}  # columns of its row
+        self.approval: Row = {}
         self.effect = ""
         self.rides = self.sent = self.asking = self.called_before = False
 
     def hold(self, rule: str, fact: object, why: str) -> None:
         self.case.hold(rule, fact, f"{self.where}: {why}")
 
-    def follow(self, events: list[Event]) -> None:
-        """ValueError where the history cannot be followed."""
+    def follow(self, events: list[Row]) -> None:
+        """Event by event; ValueError where the history cannot be followed."""
         due: tuple[str, ...] = ()
-        last = Event(0, "", -math.inf, 0, "", "")
-        for event in events:
-            self.where = f"event {event.seq} ({event.kind[:40]!r})"
-            origins, target = MOVES.get(event.kind, ((), ""))
+        last = (-math.inf, 0)
+        for seq, _, at, generation, kind, detail in map(dict.values, events):
+            self.where = f"event {seq} ({kind[:40]!r})"
+            origins, target = MOVES.get(kind, ((), ""))
             if self.status not in origins:
                 raise ValueError(f"{self.where} in status {self.status!r}")
-            together = (event.at, event.generation) == (last.at, last.generation)
-            if (due or event.kind in RIDES) and not (event.kind in due and together):
+            if (due or kind in RIDES) and (kind not in due or (at, generation) != last):
                 raise ValueError(f"{self.where}, where {' or '.join(due) or 'another'} had to come")
             self.rides = bool(due)
-            self.generation += event.kind in RAISES
-            carried = event.generation == self.generation
-            self.hold("generation", carried, f"{event.generation}, not {self.generation}")
-            self.hold("time", event.at >= last.at, "earlier than the event before it")
-            self.fence(event.kind, event.at)
-            due = getattr(self, event.kind)(event.at, event.detail) or ()
-            self.status, last = target or self.status, event
+            self.generation += kind in RAISES
+            carried = generation == self.generation
+            self.hold("generation", carried, f"{generation}, not {self.generation}")
+            self.hold("time", at >= last[0], "earlier than the event before it")
+            self.fence(kind, at)
+            due = getattr(self, kind)(at, detail) or ()
+            self.status, last = target or self.status, (at, generation)
         if due or not events:
             raise ValueError(f"it ends where {' or '.join(due) or 'submitted'} had to come")
 
@@ -287,15 +277,9 @@ class History:
             self.hold("limits", at < self.pinned["deadline"], "at or after the deadline")
         self.hold("dispatch", not (self.sent and kind in UNSENT), "after the dispatch")
 
-    def fields(self, detail: str, **kinds: Any) -> dict[str, Any]:
-        value = decode(detail, f"the detail of {self.where}")
-        if not shaped(value, **kinds):
-            raise ValueError(f"the detail of {self.where} has another shape")
-        return dict(value)
-
     def submitted(self, at: float, detail: str) -> None:
         pin = {"deadline": NUMBER, "input_hash": str, "memory_expires": NUMBER, "memory_rev": int}
-        self.pinned = self.fields(detail, **pin)
+        self.pinned = decode(detail, self.where, **pin)
         self.hold("limits", at < self.pinned["deadline"], "at or after the deadline")
         revision, expires = self.pinned["memory_rev"], self.pinned["memory_expires"]
         valid = revision > 0 and expires > at
@@ -311,7 +295,7 @@ class History:
         return ("lease_renewed",)
 
     def lease_renewed(self, at: float, detail: str) -> None:
-        until, before = decode(detail, f"the detail of {self.where}"), self.lease_seconds
+        until, before = decode(detail, self.where), self.lease_seconds
         seconds = until - at
         same = before is None or abs(seconds - before) < ROUNDING
         self.hold("lease", same, "a lease of another length in this generation")
@@ -334,7 +318,7 @@ class History:
         return ()
 
     def retry_scheduled(self, at: float, detail: str) -> None:
-        retry = self.fields(detail, available_at=NUMBER, reason=str)
+        retry = decode(detail, self.where, available_at=NUMBER, reason=str)
         self.available_at, self.error = retry["available_at"], retry["reason"]
         delay, least = self.available_at - at, RETRY_SECONDS.get(self.attempts, math.inf)
         # Only a model's endpoint can ask for more, by Retry-After.
@@ -367,7 +351,7 @@ class History:
         self.effect = "unknown"
 
     def approval_requested(self, at: float, detail: str) -> None:
-        asked = self.fields(detail, binding_hash=str, expires_at=NUMBER)
+        asked = decode(detail, self.where, binding_hash=str, expires_at=NUMBER)
         first = not (self.approval or self.base) and self.steps == STEPS[:3]
         self.hold("decision", first, "asked twice, before verify, or by a base job")
         in_time = at < asked["expires_at"] <= self.pinned["deadline"]
@@ -453,9 +437,9 @@ class Case(Checks):
     def check_values(self) -> None:
         for table, rows in self.rows.items():
             for name, kind, required, *_ in contract(LOCAL)[table][1]:
-                for value in (row[name] for row in rows):
-                    why = f"{table}.{name} holds {value!r:.80}, which is no {kind}"
-                    self.hold("values", fits(value, kind, bool(required)), why)
+                for wrong in (row[name] for row in rows if not fits(row[name], kind, required)):
+                    why = f"{table}.{name} holds {wrong!r:.80}, which is no {kind}"
+                    self.hold("values", False, why)
         named = 1 <= len(self.job["id"]) <= 200 and self.job["id"].isprintable()
         self.hold("values", named, "the id is not 1 to 200 printable characters")
 
@@ -546,7 +530,7 @@ class Case(Checks):
 
     def check_history(self) -> None:
         self.history = History(self)
-        self.history.follow([Event(**row) for row in self.rows["events"]])
+        self.history.follow(self.rows["events"])
 
     def check_job_row(self) -> None:
         end = self.history
@@ -604,7 +588,7 @@ class Case(Checks):
             self.hold("receipt", own or other, "a receipt of another report than the draft")
 
 
-def fits(value: object, kind: str, required: bool) -> bool:
+def fits(value: object, kind: str, required: int) -> bool:
     """Whether a stored value is what its column's declared type promises."""
     if type(value) is str and kind == "TEXT":
         return value.isascii() or value.encode("utf-8", "replace").decode("utf-8") == value
