@@ -193,8 +193,7 @@ def facts(life: Life) -> list[tuple[str, str]]:
     ]
     if life.window and life.window.decision:
         found.append(("Decided by", brief(life.window.actor, 30)))
-    taken_over = any(lease.ending in ("expired", "retry") for lease in life.leases)
-    if taken_over and not life.window and life.steps:
+    if len(life.leases) > 1 and not life.window and life.steps:
         found.append(("Kept by recovery", listing(kept_steps(life)) or "nothing"))
     if life.status == "effect_confirmed" or (life.saved and life.saved.how == "earlier"):
         found.append(("Written by recovery", "nothing"))
