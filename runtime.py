@@ -1075,7 +1075,7 @@ class Runtime:
         except Busy as busy:
             return Effect(None, "the publisher was busy", busy)
         except LabError as error:
-            trouble = PublisherUnavailable(f"{error}; restore it, then run again")
+            trouble = PublisherUnavailable(f"{error}; restore it")
             return Effect(None, "the publisher could not be read", trouble)
         if not receipts:
             return Effect(None, "no receipt seen; a request may be under way")
@@ -1235,7 +1235,7 @@ def save_receipt(
     except (Busy, StorageFull) as error:
         raise RetryableError(str(error)) from error
     except (NotFound, StorageError) as error:
-        raise PublisherUnavailable(f"{error}; restore it, then run again") from error
+        raise PublisherUnavailable(f"{error}; restore it") from error
     if row is None:
         return {"receipt": receipt, "deduplicated": False}
     if row[1] != payload_hash:
