@@ -31,7 +31,7 @@ FLAGS = (
     "--virtual-time-budget=60000",
     "--window-size=1500,1200",
 )
-WIDTHS = (500, 1000, 1400)
+WIDTHS = (500, 1200, 1400)
 LOOKED_AT = (  # each kind of shape once; the geometry of all kinds is computed elsewhere
     "normal",
     "effect_commit_gap",

@@ -1,6 +1,6 @@
 // Looks at pages in iframes and writes what is wrong with them into the document; test only.
 "use strict";
-const WIDE_FROM = 1000;
+const WIDE_FROM = 1200;
 
 function rectsOf(element) {
   return [...element.getClientRects()].filter((r) => r.width > 0.5 && r.height > 0.5);
@@ -124,7 +124,7 @@ function look(frame) {
   const [found, texts] = shown ? lookWide(doc) : lookNarrow(doc, width);
   const words = [...doc.querySelectorAll("h1, h2, p, dt, dd, figcaption span, figcaption b, td, th, time, td code, li")];
   const plain = words.filter((e) => e.childNodes.length && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()));
-  return [...bad, ...found, ...(width === 1000 ? [] : faint(doc, [...texts, ...plain]))];
+  return [...bad, ...found, ...(width === 1200 ? [] : faint(doc, [...texts, ...plain]))];
 }
 
 addEventListener("load", () => {

@@ -12,6 +12,7 @@ from .style import DEFS, PAGE_RULES, SVG_RULES, themed
 from .verdict import facts, headline
 from .wording import visible
 
+SMALLEST = 0.85  # the wide picture shrinks to this before it scrolls in its own box
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 LEGEND = (
     (
@@ -71,7 +72,7 @@ def _doubts(life: Life) -> str:
 
 def _figure(life: Life, told: list[str]) -> str:
     drawn = figure(life)
-    size = f'width="{drawn.width:.0f}" height="{drawn.height:.0f}"'
+    size = f'style="min-width:{drawn.width * SMALLEST:.0f}px;max-width:{drawn.width:.0f}px"'
     legend = "".join(f"<span><b>{name}</b> {text}</span>" for name, text in LEGEND)
     return (
         '<figure><div class="scroll wide" tabindex="0" role="group"'

@@ -56,7 +56,7 @@ border:1px dashed var(--bad);border-width:0 1px}
 border-top:2px solid var(--ink)}
 .rail .cut.dots{border-top:1.5px dashed var(--ink)}
 .key{margin:0 0 12px;font-size:13px;color:var(--mut)}.rung{stroke:var(--blue);stroke-width:2.4}
-@media (max-width:999px){.wide{display:none}.narrow{display:block}}
+@media (max-width:1199px){.wide{display:none}.narrow{display:block}}
 @media print{.wide{display:block}.narrow{display:none}}
 """
 

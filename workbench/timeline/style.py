@@ -152,7 +152,7 @@ dl{display:flex;flex-wrap:wrap;gap:6px 34px;margin:0 0 26px}
 dl div{display:flex;gap:8px;align-items:baseline}
 dt{color:var(--mut);font-size:14px;white-space:nowrap}dd{margin:0;font-weight:600;font-size:14px}
 figure{margin:0}.scroll{overflow-x:auto}
-.wide svg{display:block;font-family:inherit}
+.wide svg{display:block;width:100%;height:auto;font-family:inherit}
 figcaption{margin:14px 0 0;color:var(--mut);font-size:13.5px;display:flex;flex-wrap:wrap;
 gap:4px 22px}
 figcaption b{color:var(--ink);font-weight:600}
