@@ -126,8 +126,7 @@ def _approved(folder: str, name: str, fault: str | None = None) -> Bench:
     return bench
 
 
-def queued(folder: str, name: str) -> Bench:
-    return _base(folder, name)
+queued, waiting, approved = _base, _waiting, _approved
 
 
 def normal(folder: str, name: str) -> Bench:
@@ -300,18 +299,10 @@ def live_sending(folder: str, name: str) -> Bench:
     return bench
 
 
-def waiting(folder: str, name: str) -> Bench:
-    return _waiting(folder, name)
-
-
 def approval(folder: str, name: str) -> Bench:
     bench = _approved(folder, name)
     bench.run("w-c019")
     return bench
-
-
-def approved(folder: str, name: str) -> Bench:
-    return _approved(folder, name)
 
 
 def rejected(folder: str, name: str) -> Bench:
