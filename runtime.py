@@ -287,6 +287,7 @@ class Layout(NamedTuple):
 
 
 USER_VERSION = 1
+HEADER_BYTES = 100  # of every SQLite file
 # WAL with FULL syncs the log at every commit. Without auto-checkpoints the log is folded in only by
 # the last connection to close, alone with the file: before SQLite 3.51.3 a checkpoint that meets a
 # writer can corrupt the database.
@@ -362,6 +363,11 @@ def is_laid_out(connection: sqlite3.Connection, path: str, layout: Layout) -> bo
             f"{layout.noun} {path!r} has another {wrong[0]!r} table than this version"
         )
     return True
+
+
+def is_writable(path: str) -> bool:
+    """Whether file and folder can be written: a log needs both, and may not be left half usable."""
+    return os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
 
 
 def refuse_foreign(path: str, layout: Layout, connect: Connect) -> None:
@@ -482,6 +488,12 @@ def open_file(
 ) -> sqlite3.Connection:
     """A durable connection to a file not looked into yet; timeout: seconds to wait for a lock."""
     if os.path.exists(path):
+        if not is_writable(path):
+            raise StorageError(
+                f"{layout.noun} {path!r} cannot be written: file or folder is read-only"
+            )
+        if 0 < os.path.getsize(path) < HEADER_BYTES:  # SQLite takes a single byte for an empty file
+            raise StorageError(f"{layout.noun} {path!r} is damaged: file is not a database")
         refuse_foreign(path, layout, connect)
     elif not create:
         raise NotFound(f"no such {layout.noun}: {path!r}")
@@ -501,7 +513,7 @@ def looking(
     """One read transaction that changes nothing logically, also after a writer was killed."""
     if not os.path.exists(path):
         raise NotFound(f"no such {layout.noun}: {path!r}")
-    writable = os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
+    writable = is_writable(path)
     if not writable and any(os.path.exists(path + end) for end in ("-wal", "-journal")):
         raise StorageError(
             f"{layout.noun} {path!r} needs recovery and cannot be written: "
