@@ -5,11 +5,12 @@ Without a command all experiments run. A command's module is imported only when 
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+
+from cli import Parser
 
 DEFAULT = "run"
 CLOSED_PIPE = 141  # as a shell reports it
@@ -27,13 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
         arguments.insert(0, DEFAULT)
-    parser = argparse.ArgumentParser(
-        prog="python3 -m workbench", description=__doc__, allow_abbrev=False
-    )
+    parser = Parser(prog="python3 -m workbench", description=__doc__)
     verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = None
     for name, (module, words) in COMMANDS.items():
-        verb = verbs.add_parser(name, help=words, description=words, allow_abbrev=False)
+        verb = verbs.add_parser(name, help=words, description=words)
         if name == arguments[0]:
             command = importlib.import_module(module)
             command.configure(verb)
