@@ -7,13 +7,15 @@ Limit: if this process is killed by SIGKILL, a stopped child stays; the others e
 from __future__ import annotations
 
 import contextlib
+import heapq
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -37,16 +39,46 @@ def python() -> list[str]:
     return words + [f"-W{option}" for option in sys.warnoptions]
 
 
+class Turns:
+    """So many commands at once; of those that wait, whoever has the longest sleeps ahead is next.
+
+    So the sleeps overlap, and what never sleeps fills the gaps.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._free, self._lock, self._count = places, threading.Lock(), itertools.count()
+        self._waiting: list[tuple[float, int, threading.Event]] = []
+
+    @contextlib.contextmanager
+    def turn(self, ahead: float) -> Iterator[None]:
+        with self._lock:
+            mine = threading.Event()
+            if self._free:
+                self._free -= 1
+                mine.set()
+            else:
+                heapq.heappush(self._waiting, (-ahead, next(self._count), mine))
+        mine.wait()
+        try:
+            yield
+        finally:
+            with self._lock:
+                if self._waiting:
+                    heapq.heappop(self._waiting)[2].set()
+                else:
+                    self._free += 1
+
+
 class Crew:
     """Starts children, each in a group of its own, and ends them."""
 
-    def __init__(self, lab: Path, slots: int | None = None) -> None:
+    def __init__(self, lab: Path) -> None:
         self.lab = lab
         self._alive: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._dismissed = threading.Event()
         # More commands at once than processors would only make leases run out for no reason.
-        self._slots = threading.Semaphore(slots or max(2, os.cpu_count() or 2))
+        self._turns = Turns(max(2, os.cpu_count() or 2))
 
     def run(
         self,
@@ -54,10 +86,10 @@ class Crew:
         folder: Path,
         environment: Mapping[str, str],
         *,
-        at_once: bool = False,
+        ahead: float | None,
     ) -> Finished:
-        """Run one command to its end; `at_once` for a look while somebody's lease runs."""
-        with contextlib.nullcontext() if at_once else self._slots:
+        """Run one command to its end, in turn by the seconds of sleep ahead; None is at once."""
+        with contextlib.nullcontext() if ahead is None else self._turns.turn(ahead):
             process = self.start(words, folder, environment, subprocess.PIPE, subprocess.PIPE)
             try:
                 out, err = process.communicate(timeout=COMMAND_SECONDS)

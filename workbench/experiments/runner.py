@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,10 +102,12 @@ class Run:
         self.behind: dict[str, tuple[Command, subprocess.Popen[bytes]]] = {}
         self.evidence = Evidence(self.folder, self.db, self._look)
         self.lines: list[Line] = []
+        self.ahead = 0.0
 
     def __call__(self) -> Report:
         try:
-            for step in self.experiment.steps:
+            for number, step in enumerate(self.experiment.steps):
+                self.ahead = pauses(self.experiment.steps[number:])
                 self._do(step)
         finally:
             for _, process in self.behind.values():
@@ -119,7 +121,9 @@ class Run:
     def _do(self, step: Step) -> None:
         line = typed(step, self.db, saving=self.saving)
         if isinstance(step, Command) and not step.behind:
-            finished = self.crew.run(self._words(step), self.folder, environment(step.key))
+            ahead = None if step.urgent else self.ahead
+            words, around = self._words(step), environment(step.key)
+            finished = self.crew.run(words, self.folder, around, ahead=ahead)
             self.evidence.finished[step.name] = finished
             self._line(Line(step, line, finished))
             return
@@ -188,11 +192,16 @@ class Run:
     def _look(self) -> Finished:
         program = APPROVAL_CLI if self.experiment.approvals else "cli.py"
         words = [program, "inspect", "--db", self.db]
-        return self.crew.run(words, self.folder, environment(), at_once=True)
+        return self.crew.run(words, self.folder, environment(), ahead=None)
 
     def _take_hash(self) -> None:
         with contextlib.suppress(Missing, LookupError, TypeError):
             self.values["hash"] = str(self.evidence.look()["approval"]["binding_hash"])
+
+
+def pauses(steps: Sequence[Step]) -> float:
+    """Seconds that a person would sleep in these steps."""
+    return sum(step.seconds for step in steps if isinstance(step, Sleep))
 
 
 def facts_of(experiment: Experiment) -> list[Fact]:

@@ -28,7 +28,8 @@ class Command(NamedTuple):
 
     exits: the exit code it must have; None leaves that to a fact. behind: goes on while the script
     does, until a Wait. key: an API key is in its environment. into: the file a recording puts its
-    output in. `{db}`, `{port}` and `{hash}` stand for values.
+    output in. urgent: it must come while a lease runs. `{db}`, `{port}` and `{hash}` stand for
+    values.
     """
 
     program: str
@@ -38,6 +39,7 @@ class Command(NamedTuple):
     behind: bool = False
     key: bool = False
     into: str = ""
+    urgent: bool = False
 
 
 class Race(NamedTuple):

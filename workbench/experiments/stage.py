@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn
 
 from .crew import Crew, Dismissed
 from .runner import Line, Report, Run, Setting
-from .script import Experiment, Sleep
+from .script import Experiment
 
 LAB = Path(__file__).resolve().parents[2]
 TICK = 0.1
@@ -89,7 +89,6 @@ def run_all(plan: Plan, hooks: Hooks) -> list[Report]:
     Raises Failed where an experiment could not be run; Interrupted passes through.
     """
     crew = Crew(plan.lab)
-    longest = {each.name: _pauses(each) for each in plan.experiments}
     told: queue.Queue[Told] = queue.Queue()
     with scratch() as logs:
         threads = []
@@ -101,7 +100,7 @@ def run_all(plan: Plan, hooks: Hooks) -> list[Report]:
             work = (experiment, setting, told)
             threads.append(threading.Thread(target=_perform, args=work, name=experiment.name))
         try:
-            for thread in sorted(threads, key=lambda each: -longest[each.name]):
+            for thread in threads:
                 thread.start()
             return _collect(plan.experiments, told, hooks)
         finally:
@@ -109,11 +108,6 @@ def run_all(plan: Plan, hooks: Hooks) -> list[Report]:
             for thread in threads:
                 if thread.ident is not None:
                     thread.join()
-
-
-def _pauses(experiment: Experiment) -> float:
-    """Seconds that a person would sleep in it: those that sleep most begin first."""
-    return sum(step.seconds for step in experiment.steps if isinstance(step, Sleep))
 
 
 def _perform(experiment: Experiment, setting: Setting, told: queue.Queue[Told]) -> None:
