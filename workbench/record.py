@@ -70,7 +70,9 @@ class NotRecorded(Exception):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
+    parser.add_argument(
+        "names", nargs="*", default=(), metavar="NAME", help="only these (default: all)"
+    )
     parser.add_argument("--into", metavar="DIR", default=str(RUNS), help="default: the lab's runs")
     parser.add_argument(
         "--check", action="store_true", help="compare with what is recorded; write nothing"

@@ -29,7 +29,11 @@ LEGEND = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="show these with their commands (default: all)"
+        "names",
+        nargs="*",
+        default=(),
+        metavar="NAME",
+        help="show these with their commands (default: all)",
     )
     parser.add_argument("--keep", metavar="DIR", help="leave databases and transcripts in DIR/NAME")
     parser.add_argument(

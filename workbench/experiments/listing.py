@@ -14,7 +14,7 @@ from .screen import Screen
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    parser.add_argument("names", nargs="*", default=(), metavar="NAME", help="default: all")
     parser.set_defaults(parser=parser)
 
 

@@ -178,7 +178,7 @@ class Door(unittest.TestCase):
         for words in ([], ["--keep", "d"], ["run"]):
             with mock.patch("workbench.experiments.command.execute", return_value=7) as execute:
                 self.assertEqual(door.main(words), 7)
-            self.assertEqual(execute.call_args[0][0].names, [])
+            self.assertFalse(execute.call_args[0][0].names)
 
     def test_usage(self) -> None:
         for words in (("run", "nope"), ("run", "--predict"), ("list", "nope"), ("nope",)):
