@@ -222,9 +222,13 @@ class Bench:
         return self.court.judge(self.stage, life, way, before)
 
     def leave(self, keep: str, left: Files) -> None:
-        """For a person to look at: the files as the death left them, and as they are now."""
-        for name, files in (("left", left), ("recovered", self.stage.copy())):
-            Stage(os.path.join(keep, name), self.stage.apart).put(files)
+        """For a person to look at: the files as recovery left them, and in `left` as the death."""
+        for folder, files in ((keep, self.stage.copy()), (os.path.join(keep, "left"), left)):
+            os.makedirs(folder, exist_ok=True)
+            for name, content in files.items():
+                plain = os.path.basename(name).replace(lives.APART, "lab.sqlite.publisher.sqlite")
+                with open(os.path.join(folder, plain), "wb") as file:
+                    file.write(content)
 
     def seen(self, files: Files) -> Facts:
         """What plain SQLite finds in an image."""

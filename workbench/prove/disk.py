@@ -25,6 +25,7 @@ SECTOR = 512
 EXHAUSTIVE = 8  # up to so many volatile operations every subset is tried, beyond it a sample
 DRAWN = 64  # of the sample: so many subsets drawn at random, with a fixed seed
 LOST, KEPT, HEAD, TAIL = "0", "1", "h", "t"
+FATES = {LOST: "lost", KEPT: "kept", HEAD: "torn, its beginning kept", TAIL: "torn, its end kept"}
 MODES = ("fchmod", "fchown")
 
 
@@ -87,6 +88,7 @@ class Recorder(trace.Watcher):
         self.history = History()
         self.files: dict[int, int] = {}  # inode -> number in the model
         self.names: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}  # as names, with the removed ones
         self._next = 0
         self._data = b""
         self._offset = 0
@@ -152,7 +154,7 @@ class Recorder(trace.Watcher):
         if number is None:
             self.names.pop(name, None)
         else:
-            self.names[name] = number
+            self.names[name] = self.numbers[name] = number
         self.operations.append(Names(os.path.dirname(name), ((name, number),)))
 
     def _renamed(self, old_path: str, new_path: str) -> None:
@@ -264,6 +266,19 @@ class Disk:
             made = content, hashlib.blake2b(content, digest_size=16).digest()
             self._made[file, fates] = made
         return made
+
+
+def words(operation: Volatile, names: dict[int, str]) -> str:
+    """An operation for a person; `names` has the last name of each file."""
+    if isinstance(operation, Names):
+        return ", ".join(
+            f"the name {name} {'removed' if number is None else 'made'}"
+            for name, number in operation.entries
+        )
+    name = names.get(operation.file, f"file {operation.file}")
+    if isinstance(operation, Cut):
+        return f"{name} cut to {operation.size} bytes"
+    return f"{len(operation.data)} bytes at {operation.offset} of {name}"
 
 
 def _rename(names: dict[str, int], change: Names) -> None:

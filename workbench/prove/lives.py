@@ -24,6 +24,7 @@ JOB, OWNER, ACTOR = "demo", "worker-1", "reviewer"
 START = 1_800_000_000.0
 LEASE = 30.0  # the lab's own; the second after it a new worker may claim
 LOCAL, PUBLISHER = "local", "publisher"
+APART = "reports.sqlite"  # the publisher, where it has a folder of its own
 MODULES = ("provider", "runtime", "approval_runtime", "evaluate")
 PATIENCE = 8  # commands a person gives before the job counts as stuck
 
@@ -155,7 +156,7 @@ class Stage:
         if apart:  # the publisher's name is fixed: a link puts it elsewhere, as a person would
             os.makedirs(os.path.join(folder, "far"), exist_ok=True)
             if not os.path.islink(self.publisher):
-                os.symlink("../far/reports.sqlite", self.publisher)
+                os.symlink(f"../far/{APART}", self.publisher)
 
     def names(self) -> list[str]:
         """Every regular file, by its path in the folder."""

@@ -35,6 +35,7 @@ CONTROLS = (
     ("publisher", "OFF"),
 )
 QUICK_STEP = 16  # quick: one image in so many
+ENOUGH = 20  # violations of one life; a lab that syncs too little has them without end
 
 
 class Known(NamedTuple):
@@ -87,6 +88,15 @@ class Scene:
         """Give the image the commands a person has, and judge the end."""
         return self.bench.end(self.life, "run", disk.files_of(image), FIRST)
 
+    def story(self, image: disk.Image) -> list[str]:
+        """For a person: what became of each volatile operation, and the files that are found."""
+        machine = next(m for m, _ in self.points() if m.point == image.point)
+        names = {number: name for name, number in self.record.numbers.items()}
+        lines = [f"power is lost after operation {image.point} of {len(self.record.operations)}"]
+        for volatile, fate in zip(machine.pending, image.choice, strict=True):
+            lines.append(f"{disk.FATES[fate[0]]}: {disk.words(volatile, names)}")
+        return [*lines, *(f"found: {name}, {len(data)} bytes" for name, data in image.files)]
+
     def violations(self, image: disk.Image, findings: list[judge.Finding]) -> list[Violation]:
         return [Violation(f"{self.name}/{image.label}", *finding) for finding in findings]
 
@@ -108,7 +118,10 @@ class Worker:
     def scene(self, scene: Scene) -> None:
         """Every distinct image of one recorded life."""
         known: dict[bytes, Known] = {}
+        before = len(self.violations)
         for machine, acknowledged in scene.points():
+            if len(self.violations) - before >= ENOUGH:
+                return
             if self.index == 0:
                 self.counts["points"] += 1
                 longest = max(self.counts["most volatile at once"], len(machine.pending))
@@ -221,8 +234,8 @@ def together(lab: Lab, folder: str, rounds: int) -> tuple[Counter[str], list[Vio
     return counts, [Violation(f"{NAME}/together", *finding) for finding in findings]
 
 
-def replay(name: str, settings: Settings) -> list[Violation]:
-    """Run one named case again; its databases go to settings.keep (`left`, and `recovered`)."""
+def replay(settings: Settings, name: str) -> list[Violation]:
+    """Run one named case again, and leave its databases in `keep`, those of the loss in `left`."""
     life, *rest = name.removeprefix(f"{NAME}/").split("/")
     folder = scratch()
     try:
@@ -237,8 +250,9 @@ def replay(name: str, settings: Settings) -> list[Violation]:
         if len(rest) == 2:
             return [] if control(scene) else [Violation(name, judge.CAUGHT, "it went unseen")]
         image, acknowledged = scene.find(label)
+        print("\n".join(f"     {line}" for line in scene.story(image)))
         findings = scene.look(image, acknowledged).findings or scene.recover(image)
-        if settings.keep:
+        if settings.keep is not None:
             bench.leave(settings.keep, disk.files_of(image))
         return scene.violations(image, findings)
     finally:

@@ -232,15 +232,16 @@ def run(settings: Settings) -> Result:
     return Result(NAME, bounds, dict(counts), violations, time.monotonic() - began)
 
 
-def replay(name: str, settings: Settings) -> list[Violation]:
-    """Run one named case again; its databases go to settings.keep (`left`, and `recovered`)."""
+def replay(settings: Settings, name: str) -> list[Violation]:
+    """Run one named case again, and leave its databases in `keep`, those of the death in `left`."""
     life, what, *labels = name.removeprefix(f"{NAME}/").split("/")
     folder = scratch()
     try:
         bench = Bench(lives.load(settings.lab), folder)
         worker = Worker(settings, bench, 0, 1, lambda done: None)
         left = worker.again(lives.LIVES[life], what, labels)
-        if settings.keep:
+        print(f"     the files then: {', '.join(f'{n} {len(left[n])}' for n in sorted(left))}")
+        if settings.keep is not None:
             bench.leave(settings.keep, left)
         return worker.violations
     finally:

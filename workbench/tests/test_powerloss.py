@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sqlite3
 import tempfile
@@ -14,6 +16,14 @@ from workbench.prove.disk import Cut, Disk, Names, Operation, Sync, SyncFolder, 
 from workbench.prove.report import Settings, Violation
 
 LAB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def quietly(act: Callable[[], list[Violation]]) -> list[Violation]:
+    """Without what a replay says to a person."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        return act()
+
+
 needs_trace = unittest.skipIf(trace.unavailable(), trace.unavailable() or "")
 
 
@@ -180,9 +190,9 @@ class OnTheLab(unittest.TestCase):
         name = str(self.work(do))
         with tempfile.TemporaryDirectory() as keep:
             settings = Settings(True, 1, LAB, keep)
-            again = pool.spread(1, lambda *_: powerloss.replay(name, settings))[0]
+            again = pool.spread(1, lambda *_: quietly(lambda: powerloss.replay(settings, name)))[0]
             self.assertEqual([violation.property for violation in again], [judge.HELD])
-            left = os.path.join(keep, "left", "job", "lab.sqlite.publisher.sqlite-journal")
+            left = os.path.join(keep, "left", "lab.sqlite.publisher.sqlite-journal")
             self.assertTrue(os.path.exists(left), "the journal that came back")
 
     def test_the_log_is_folded_in_by_one_that_is_alone(self) -> None:
