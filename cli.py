@@ -12,6 +12,7 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import re
@@ -90,12 +91,25 @@ class OutputError(LabError):
 
 
 def emit(value: object) -> None:
-    """Data on stdout; a reader that has gone away is no error, a full device is."""
+    """Data on stdout, as JSON."""
+    put(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def put(text: str) -> None:
+    """Text on stdout, whole; a reader that has gone away is no error, a full device is."""
     if sys.stdout is None:
         raise OutputError("the answer has nowhere to go: standard output is closed; use inspect")
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    text = printable(text, sys.stdout, keep="\n")
     try:
-        sys.stdout.write(printable(text, sys.stdout, keep="\n") + "\n")
+        if not hasattr(sys.stdout, "buffer"):
+            sys.stdout.write(text)
+            return
+        rest = memoryview(text.encode(sys.stdout.encoding, "backslashreplace"))
+        while rest:  # unbuffered, a write may take a part only, and says so to nobody but us
+            taken = sys.stdout.buffer.write(rest)
+            if not taken:
+                raise BlockingIOError(errno.EAGAIN, "the reader is too slow")
+            rest = rest[taken:]
         sys.stdout.flush()
     except OSError as error:
         # What could not be written must not be tried again when the interpreter ends.
@@ -138,6 +152,13 @@ class Parser(argparse.ArgumentParser):
             if [] in value if name == "source" else value == []:
                 self.error(f"argument --{name.replace('_', '-')}: expected a value")
         return parsed
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """argparse's one way to print; its own swallows a full device."""
+        if message and file in (None, sys.stdout):
+            put(message)
+        else:
+            super()._print_message(message, file)
 
     def error(self, message: str) -> NoReturn:
         say(f"error: {message}; see {self.prog} --help")
