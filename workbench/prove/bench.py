@@ -167,10 +167,12 @@ class Bench:
             raise pool.WorkerFailed(f"{life.name} {label}: nothing was killed")
         return self.stage.copy()
 
-    def kill_recovery(self, life: Life, way: str, files: Files, label: str) -> Files:
+    def kill_recovery(
+        self, life: Life, way: str, files: Files, label: str, status: str | None
+    ) -> Files:
         """The recovery from an image with a real SIGKILL at one stop; the files it left."""
         actor = Actor(self.lab, life, self.stage.path, Clock(FIRST))
-        body = self._saying(lambda: actor.recover(way))
+        body = self._saying(lambda: actor.recover(way, status))
         self._trace(body, Killer(label), files, 1, ended=(-signal.SIGKILL,))
         return self.stage.copy()
 
@@ -195,11 +197,13 @@ class Bench:
             raise pool.WorkerFailed(f"{life.script} ended with {code}")
         return self.stage.copy() if code else None
 
-    def film_recovery(self, life: Life, way: str, files: Files) -> tuple[Film, str]:
+    def film_recovery(
+        self, life: Life, way: str, files: Files, status: str | None
+    ) -> tuple[Film, str]:
         """The recovery from an image, filmed, to its end; what went wrong, or nothing."""
         actor = Actor(self.lab, life, self.stage.path, Clock(FIRST))
         film = Film(self.stage)
-        self._trace(self._saying(lambda: actor.recover(way)), film, files, 1)
+        self._trace(self._saying(lambda: actor.recover(way, status)), film, files, 1)
         return film, self._heard()
 
     def fail(self, life: Life, number: int, error: str, span: str) -> tuple[Failer, str]:
@@ -216,7 +220,7 @@ class Bench:
         before = before or self.seen(files)
         self.stage.put(files)
         try:
-            Actor(self.lab, life, self.stage.path, Clock(clock)).recover(way)
+            Actor(self.lab, life, self.stage.path, Clock(clock)).recover(way, before.status)
         except Exception as error:
             return [(invariants.RESTS, f"recovery raised {type(error).__name__}: {error}")]
         return self.court.judge(self.stage, life, way, before)

@@ -274,13 +274,14 @@ class Actor:
             self.give(command)
         return 0
 
-    def recover(self, way: str) -> list[str]:
+    def recover(self, way: str, status: str | None) -> list[str]:
         """What a person does after a death: the commands given, until the job rests.
 
-        `run` carries it to its end, `cancel` tries to stop it first. Raises what a command raises.
+        `run` carries it to its end, `cancel` tries to stop it first; status: the job's, None where
+        there is no job yet, and then it is submitted again. Raises what a command raises.
         """
-        given = ["submit"]  # whoever got no answer asks again; an existing job is the answer
-        status = self.give("submit")
+        given = ["" if status else "submit"]
+        status = status or self.give("submit")
         if way == "cancel":
             given.append(way)
             status = self._try(way)

@@ -110,10 +110,10 @@ class Worker:
     def recovery(self, life: Life, way: str, first: Frame, seconds: dict[bytes, Facts]) -> None:
         """One recovery, and what follows a second death at each of its stops."""
         name = f"{life.name}/{way}/{first.label}"
-        film, wrong = self.bench.film_recovery(life, way, first.files)
+        before = self.bench.seen(first.files)
+        film, wrong = self.bench.film_recovery(life, way, first.files, before.status)
         if wrong:
             self.report(name, [(invariants.RESTS, wrong)])
-        before = self.bench.seen(first.files)
         for second in film.frames[:: self.step(16)]:
             self.counts["pairs of deaths"] += 1
             key = second.key
@@ -125,7 +125,7 @@ class Worker:
             changes = invariants.judge_change(before.image, facts.image)
             self.report(f"{name}/{second.label}", changes)
         middle = film.frames[len(film.frames) // 2]
-        killed = self.bench.kill_recovery(life, way, first.files, middle.label)
+        killed = self.bench.kill_recovery(life, way, first.files, middle.label, before.status)
         self.same(f"{name}/{middle.label}", killed, middle.files)
         self.counts["second deaths by SIGKILL"] += 1
 
@@ -179,7 +179,7 @@ class Worker:
             clock = FIRST
             if len(labels) == 2:
                 before, clock = self.bench.seen(files), SECOND
-                files = self.bench.kill_recovery(life, what, files, labels[1])
+                files = self.bench.kill_recovery(life, what, files, labels[1], before.status)
                 changes = invariants.judge_change(before.image, self.bench.seen(files).image)
                 self.report(name, changes)
             self.report(name, self.bench.end(life, what, files, clock))
