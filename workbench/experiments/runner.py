@@ -34,7 +34,7 @@ from .script import (
     words_of,
 )
 
-SIGN_SECONDS = 20.0  # for something that comes in a fraction of one
+SIGN_SECONDS = 12.0  # for something that comes in a fraction of one
 MARGIN = 0.02  # past a lease's end by the lab's own clock
 
 
