@@ -132,6 +132,10 @@ class Failer(trace.Watcher):
         return ERRORS[self.error]
 
 
+class LifeFailed(pool.WorkerFailed):
+    """An undisturbed life did not come to its end."""
+
+
 class Bench:
     """One worker's folders and the lab it loaded; each method is one kind of case."""
 
@@ -155,9 +159,12 @@ class Bench:
         return film
 
     def play(self, life: Life, watcher: trace.Watcher, edit: Edit | None = None) -> None:
-        """The whole life before any watcher; WorkerFailed unless it comes to its end."""
+        """The whole life before any watcher; LifeFailed unless it comes to its end."""
         actor = Actor(self.lab, life, self.stage.path, Clock(), edit)
-        self._trace(actor.live, watcher, {}, 0)
+        self._trace(self._saying(actor.live), watcher, {}, 0)
+        said = self._heard()
+        if said:
+            raise LifeFailed(said)
 
     def kill(self, life: Life, label: str) -> Files:
         """The life with a real SIGKILL at one stop; the files it left."""

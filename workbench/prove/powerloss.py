@@ -18,8 +18,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from workbench.prove import disk, folding, judge, lives, pool, trace
-from workbench.prove.bench import FIRST, Bench, chosen, scratch
+from workbench.prove import disk, folding, invariants, judge, lives, pool, trace
+from workbench.prove.bench import FIRST, Bench, LifeFailed, chosen, scratch
 from workbench.prove.lives import Lab, Life, Stage
 from workbench.prove.report import Result, Settings, Violation
 
@@ -205,7 +205,12 @@ def share(
     played = list(itertools.product(chosen(settings.lab), PLACES))
     for life, place in played[::3] if settings.quick else played:
         bench = Bench(lab, os.path.join(folder, place), PLACES[place])
-        worker.scene(Scene(bench, life, place))
+        try:
+            worker.scene(Scene(bench, life, place))
+        except LifeFailed as error:
+            name, why = f"{NAME}/{life.name}/{place}", f"undisturbed it fails: {error}"
+            worker.violations.append(Violation(name, invariants.RESTS, why))
+            return worker.counts, worker.violations
     tasks = list(itertools.product(CONTROLS, PLACES))
     if settings.quick:
         tasks = tasks[::3]

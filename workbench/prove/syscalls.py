@@ -24,6 +24,7 @@ from workbench.prove.bench import (
     Bench,
     Film,
     Frame,
+    LifeFailed,
     chosen,
     image_key,
     scratch,
@@ -61,7 +62,11 @@ class Worker:
 
     def life(self, life: Life) -> None:
         """All cases of one life."""
-        film = self.bench.film(life)
+        try:
+            film = self.bench.film(life)
+        except LifeFailed as error:
+            self.report(life.name, [(invariants.RESTS, f"undisturbed it fails: {error}")])
+            return
         if self.index == 0:
             self.counts[f"{life.name}: calls"] = film.calls
         mine = self.share(film.frames)
@@ -124,6 +129,8 @@ class Worker:
                 self.report(f"{name}/{second.label}", findings)
             changes = invariants.judge_change(before.image, facts.image)
             self.report(f"{name}/{second.label}", changes)
+        if not film.frames:
+            return  # the job had ended
         middle = film.frames[len(film.frames) // 2]
         killed = self.bench.kill_recovery(life, way, first.files, middle.label, before.status)
         self.same(f"{name}/{middle.label}", killed, middle.files)
