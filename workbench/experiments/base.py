@@ -280,7 +280,6 @@ RETRY = Experiment(
         before(INSPECT),
         Sleep(2, "until it may be tried again", at=lambda e: e.answer("limited")["retry_at"]),
         cli("run", *SECOND, name="again")._replace(key=True),
-        Wait("endpoint"),
         after(INSPECT),
         evaluate(),
     ),

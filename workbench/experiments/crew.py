@@ -22,7 +22,7 @@ from typing import IO
 from .evidence import Finished
 from .script import KEY, THROWAWAY_KEY
 
-COMMAND_SECONDS = 60.0  # no command of an experiment takes a tenth of it
+COMMAND_SECONDS = 30.0  # no command of an experiment takes a tenth of it
 
 
 class Dismissed(Exception):
