@@ -174,7 +174,7 @@ class Checks:
             except Exception as error:
                 told = str(error) if type(error) is ValueError else type(error).__name__
                 self.hold(rule, False, f"cannot be followed: {told}")
-            if self.wrong and rule in self.gates:
+            if rule in self.gates and rule in self.wrong:
                 break
 
     def hold(self, rule: str, fact: object, why: str) -> None:
@@ -737,8 +737,10 @@ def mode_for(path: str, kind: str, what: str) -> str:
     """How to open a file: nothing is created, and no log is folded into a file that is not ours."""
     try:
         regular = stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        raise Refused(f"no such {what}") from None
     except (OSError, ValueError) as error:
-        raise Refused(f"{what}: {getattr(error, 'strerror', error)}") from None
+        raise Refused(f"{what} cannot be read: {getattr(error, 'strerror', error)}") from None
     if not regular:
         raise Refused(f"{what} is no regular file")
     logs = [end for end in ("-wal", "-journal") if os.path.exists(path + end)]
