@@ -71,13 +71,12 @@ def scratch() -> Iterator[Path]:
 
 
 class Plan(NamedTuple):
-    """What to run and where: folder/NAME for each, under which database name, of which lab."""
+    """What to run and where: folder/NAME for each, and under which database name."""
 
     experiments: Sequence[Experiment]
     folder: Path
     db: Callable[[Experiment], str] = lambda experiment: experiment.db
     saving: bool = False
-    lab: Path = LAB
 
 
 Told = Report | Failed | tuple[Experiment, Line]
@@ -88,7 +87,7 @@ def run_all(plan: Plan, hooks: Hooks) -> list[Report]:
 
     Raises Failed where an experiment could not be run; Interrupted passes through.
     """
-    crew = Crew(plan.lab)
+    crew = Crew(LAB)
     told: queue.Queue[Told] = queue.Queue()
     with scratch() as logs:
         threads = []
