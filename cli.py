@@ -75,9 +75,12 @@ def printable(text: str, stream: TextIO, keep: str = "") -> str:
 
     def shown(match: re.Match[str]) -> str:
         char = match.group()
-        hidden = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-        if char in keep or (not hidden and char.encode(encoding, "replace") != b"?"):
+        if char in keep:
             return char
+        hidden = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+        with contextlib.suppress(UnicodeError):
+            if not hidden and char.encode(encoding).decode(encoding) == char:
+                return char
         units = char.encode("utf-16-be", "surrogatepass")
         return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
