@@ -816,34 +816,41 @@ def evaluate(path: str, job: str | None = None) -> Row:
 # --- Command line ---------------------------------------------------------------------------------
 
 
-def shown(text: str, encoding: str | None) -> str:
-    """Control and format characters, and what a console cannot encode, as escapes."""
-    if text.isascii() and text.isprintable():
-        return text
+def shown(text: str, encoding: str) -> str:
+    """Control and format characters, and what a console cannot show, as escapes."""
     import unicodedata
 
-    def hidden(char: str) -> bool:
-        if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
-            return True
-        return char.encode(encoding or "utf-8", "replace") == b"?" != char.encode("utf-8")
-
-    escapes = {}
-    for char in filter(hidden, set(text)):
+    def escape(char: str) -> str:
+        hidden = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+        with contextlib.suppress(UnicodeError):
+            if not hidden and char.encode(encoding).decode(encoding) == char:
+                return char
         units = char.encode("utf-16-be", "surrogatepass").hex()
-        escapes[ord(char)] = "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
-    return text.translate(escapes)
+        return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))
+
+    odd = {char for char in set(text) if not (char.isascii() and char.isprintable())}
+    return text.translate({ord(char): escape(char) for char in odd})
 
 
 def write(stream: TextIO | None, text: str) -> None:
-    """Print; OSError where it cannot arrive, with nothing left for the interpreter's end."""
+    """All of the text, line by line as it stands; OSError where it cannot arrive."""
     if stream is None:
         raise OSError("it is closed")
-    encoding = getattr(stream, "encoding", None)
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    text = "\n".join(shown(line, encoding) for line in text.split("\n")) + "\n"
     try:
-        stream.write("\n".join(shown(line, encoding) for line in text.split("\n")) + "\n")
+        if hasattr(stream, "buffer"):
+            rest = memoryview(text.encode(encoding))
+            while rest:  # unbuffered, a write may take only a part, and tells nobody but us
+                taken = stream.buffer.write(rest)
+                if not taken:
+                    raise BlockingIOError("the reader is too slow")
+                rest = rest[taken:]
+        else:
+            stream.write(text)
         stream.flush()
     except OSError:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):  # nothing left for the interpreter's end
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise
 
@@ -872,6 +879,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         options = parser.parse_args(argv)
+        if [] in vars(options).values():  # what Python 3.11 makes of `--db=--`
+            parser.error("an option expects a value")
         if options.version:
             write(sys.stdout, f"recovery lab {VERSION}")
             return code
@@ -888,7 +897,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         words, code = "interrupted", 130
     with contextlib.suppress(OSError):
-        write(sys.stderr, shown(f"error: {words}", None))
+        write(sys.stderr, shown(f"error: {words}", "utf-8"))
     return code
 
 
