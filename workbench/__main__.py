@@ -19,6 +19,8 @@ COMMANDS = {
     "list": ("workbench.experiments.listing", "show the experiments and what to type for each"),
     "record": ("workbench.record", "regenerate runs/"),
     "timeline": ("workbench.timeline.command", "draw a job's life from its two databases"),
+    "prove": ("workbench.prove.command", "break the lab in every way, and say what held"),
+    "ablate": ("workbench.prove.ablate", "what a mechanism is for, by a run without it"),
     "measure": ("workbench.measure", "what durability costs here, as ratios"),
 }
 

@@ -12,7 +12,7 @@ that the states stand for are counted. Limit: a death inside a transaction is on
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from workbench.prove import invariants
@@ -82,7 +82,7 @@ class Explorer:
         self.places: list[dict[int, int]] = [{} for _ in cast.actors]
         self.moves: dict[int, int] = {}
         self.refused: dict[int, int] = {}
-        self.changes: list[tuple[Finding, int]] = []
+        self.changes: list[tuple[Finding, int, str]] = []  # and the state before, and the action
         self.driven: dict[tuple[str, int, int, float], Outcome] = {}
         self.nows: list[float] = []
         self.first = self._begin()
@@ -123,17 +123,19 @@ class Explorer:
         now = self.nows[state & 7]
         log, call = self.logs[actor][at], calls[place >> AT]
         outcome, longer = self.stage.play(call, name, log, both, now, refuse=refuse)
+        found: list[Finding] = []
         if outcome.answer.startswith("!"):
             seen = f"{name} {call}: {outcome.answer[1:]}"
-            self.changes.append((Finding(invariants.RESTS, seen), state))
+            found = [Finding(invariants.RESTS, seen)]
         if outcome.position is not None and outcome.position.id not in self.places[actor]:
             self.places[actor][outcome.position.id] = len(self.logs[actor])
             self.logs[actor].append(longer)
             self.touches[actor].append(outcome.position.touches)
         if call != "spoil" and (outcome.local, outcome.publisher) != both:
             before, after = self.stage.image(*both), self.stage.image(*outcome[2:])
-            found = invariants.judge_change(before, after)
-            self.changes += [(finding, state) for finding in found]
+            found += invariants.judge_change(before, after)
+        action = (REFUSE if refuse else STEP) + name
+        self.changes += [(finding, state, action) for finding in found]
         return outcome
 
     def move(self, actor: int, state: int, refuse: bool = False) -> int:
@@ -194,8 +196,11 @@ class Explorer:
         """The invariants on what the two databases hold in a state."""
         return invariants.judge(self.stage.image(state >> LOC & MOST_LOC, state >> PUB & MOST_PUB))
 
-    def drive(self, state: int) -> list[Finding]:
-        """Everyone is dead: fresh workers, slow but steady, go on until the job is at rest."""
+    def drive(self, state: int, given: list[tuple[str, Outcome]] | None = None) -> list[Finding]:
+        """Everyone is dead: fresh workers, slow but steady, go on until the job is at rest.
+
+        given: takes each command and what came of it.
+        """
         begun = state >> LOC & MOST_LOC, state >> PUB & MOST_PUB
         local, publisher = begun
         now, last = self.nows[state & 7], ""
@@ -211,6 +216,8 @@ class Explorer:
                 outcome, _ = self.stage.play(call, "w9", (), (local, publisher), now, pace=SLOW)
                 self.driven[key] = outcome
             outcome = self.driven[key]
+            if given is not None:
+                given.append((call, outcome))
             local, publisher = outcome.local, outcome.publisher
             if outcome.answer not in ANSWERS[call]:
                 seen = f"alone, a fresh {call} ends in {outcome.answer.strip('!')}"
@@ -245,13 +252,16 @@ class Search:
         self.rested: set[int] = set()
         self.broken: dict[str, Broken] = {}
 
-    def run(self, *, until_broken: bool = False, limit: int = 0) -> Cases:
-        """To the fixed point, or to the first finding, or to a number of states."""
+    def run(self, until: Container[str] = ()) -> Cases:
+        """To the fixed point, or until one of these invariants is broken."""
         done = 0
-        while done < len(self.order) and not (limit and done >= limit):
+        while done < len(self.order):
             state = self.order[done]
             self.look(state, done)
-            if until_broken and self.broken:
+            for finding, before, action in self.explorer.changes:
+                self.note(finding, self.index[before], action=action)
+            self.explorer.changes.clear()
+            if any(invariant in until for invariant in self.broken):
                 break
             for after in self.explorer.successors(state):
                 known = self.index.get(after)
@@ -264,8 +274,6 @@ class Search:
             done += 1
             if done % 10000 == 0:
                 self.tell(10000)
-        for finding, state in self.explorer.changes:
-            self.note(finding, self.index[state])
         self.tell(done % 10000)
         whole = done == len(self.order)
         images, plays = len(self.judged), self.explorer.stage.plays
@@ -284,10 +292,10 @@ class Search:
             for finding in self.explorer.drive(state):
                 self.note(finding, number, alone=True)
 
-    def note(self, finding: Finding, number: int, alone: bool = False) -> None:
+    def note(self, finding: Finding, number: int, alone: bool = False, action: str = "") -> None:
         """Keep the smallest schedule for each invariant."""
         old = self.broken.get(finding.invariant)
-        path = self.path(number)
+        path = (*self.path(number), *((action,) if action else ()))
         if old is None or (old.alone, len(old.actions)) > (alone, len(path)):
             self.broken[finding.invariant] = Broken(finding, path, alone)
 
@@ -329,70 +337,3 @@ class Search:
         if seen != len(self.order):
             raise Stuck("the states form a cycle: their schedules cannot be counted")
         return total
-
-
-class Walk:
-    """One schedule, action by action, with what each did in words."""
-
-    def __init__(self, explorer: Explorer) -> None:
-        self.explorer, self.state = explorer, explorer.first
-        self.names = [name for name, _ in explorer.cast.actors]
-        self.lines: list[str] = []
-        self.findings: list[Finding] = []
-
-    def take(self, action: str) -> bool:
-        """Take an action if it is possible; it is not when another lab's code ended the call."""
-        kind, actor = self._parse(action)
-        for choice, after in self.explorer.actions(self.state):
-            if choice == (kind, actor):
-                self._describe(kind, actor, after)
-                self.state = after
-                for finding, _ in self.explorer.changes:
-                    self.findings.append(finding)
-                self.explorer.changes.clear()
-                return True
-        return False
-
-    def _parse(self, action: str) -> tuple[str, int]:
-        if action == TIME:
-            return TIME, 0
-        for kind in (CRASH, REFUSE, STEP):
-            name = action.removeprefix(kind)
-            if action.startswith(kind) and name in self.names:
-                return kind, self.names.index(name)
-        raise ValueError(f"no action {action!r} in the cast {self.explorer.cast.name}")
-
-    def _describe(self, kind: str, actor: int, after: int) -> None:
-        if kind == TIME:
-            seconds = self.explorer.cast.ticks[self.state & 7]
-            self._say("time", f"{seconds:g} s pass", "")
-            return
-        place = self.state >> ACTORS + WIDTH * actor & OVER
-        name, calls = self.explorer.cast.actors[actor]
-        call = calls[place >> AT]
-        if kind == CRASH:
-            self._say(name, f"{call}: dies here", "")
-            return
-        outcome = self.explorer.play(actor, self.state, kind == REFUSE)
-        ends = f"; {call} ends: {outcome.answer.strip('!')}" if outcome.answer else ""
-        self._say(name, f"{call}: {self.explorer.stage.did}", self._news(after) + ends)
-
-    def _news(self, after: int) -> str:
-        """The events and the receipt that an action added."""
-        old = self._image(self.state)
-        new = self._image(after)
-        events = [f"{row[4]} {row[5]:.24}".strip() for row in new.events[len(old.events) :]]
-        receipts = [f"receipt {row[2]}" for row in new.receipts if row not in old.receipts]
-        return ", ".join((*events, *receipts))
-
-    def _image(self, state: int) -> invariants.Image:
-        return self.explorer.stage.image(state >> LOC & MOST_LOC, state >> PUB & MOST_PUB)
-
-    def _say(self, who: str, what: str, news: str) -> None:
-        line = f"{len(self.lines) + 1:4} {who:12} {what}"
-        self.lines.append(f"{line}  ->  {news.removeprefix('; ')}" if news else line)
-
-    def end(self) -> None:
-        """Judge the state reached, and what fresh workers make of it."""
-        self.findings += self.explorer.judge(self.state)
-        self.findings += self.explorer.drive(self.state)

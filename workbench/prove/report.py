@@ -29,7 +29,10 @@ class Violation(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one instrument did: its bounds in words, its counts, every violation, its time."""
+    """What one instrument did: its bounds in words, its counts, every violation, its time.
+
+    table: rows of its own for a person, the first with the names of the columns.
+    """
 
     name: str
     bounds: str
@@ -37,3 +40,4 @@ class Result(NamedTuple):
     violations: list[Violation]
     seconds: float
     skipped: str | None = None
+    table: tuple[tuple[str, ...], ...] = ()

@@ -23,15 +23,14 @@ from workbench.prove.explore import (
     Cast,
     Explorer,
     Search,
-    Walk,
 )
 from workbench.prove.lives import Lab
 from workbench.prove.report import Result, Settings, Violation
 from workbench.prove.stepping import Log, Stage
 from workbench.prove.tasks import Tasks
+from workbench.prove.walk import FRESH, Walk
 
 NAME = "schedules"
-FRESH = "fresh"  # the last word of a name: then everyone is dead, and fresh workers go on
 ONCE, TWICE = ("run",), ("run", "run")
 PAST = 31.0  # seconds: one more than a lease
 CANCEL, APPROVE = ("canceller", ("cancel",)), ("approver", ("approve",))
@@ -371,24 +370,19 @@ def bounds(casts: list[Cast]) -> str:
     return "; ".join(parts)
 
 
-def replay(settings: Settings, name: str) -> list[Violation]:
+def replay(name: str, settings: Settings) -> list[Violation]:
     """Play one schedule again, say what each action did, and leave the databases in `keep`."""
     cast, actions = parse(name)
     explorer = Explorer(lives.load(settings.lab), cast)
     try:
         walk = Walk(explorer)
         for action in actions:
-            if action != FRESH and not walk.take(action):
-                walk.lines.append(f"     {action}: nothing left to do")
+            if not walk.take(action):
+                raise ValueError(f"{action} has nothing left to do")
         walk.end()
-        print("\n".join(walk.lines))
+        print("\n".join(walk.lines()))
         if settings.keep is not None:
-            explorer.stage.put(
-                walk.state >> LOC & MOST_LOC,
-                walk.state >> PUB & MOST_PUB,
-            )
-            explorer.stage.leave(settings.keep)
+            walk.leave(settings.keep)
     finally:
         explorer.close()
-    found = dict.fromkeys(walk.findings)
-    return [Violation(name, finding.invariant, finding.seen) for finding in found]
+    return [Violation(name, *finding) for finding in walk.findings]

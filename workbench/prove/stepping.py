@@ -69,17 +69,18 @@ class Answer:
     """The rows of one statement, as a cursor gives them."""
 
     def __init__(self, rows: Rows, names: tuple[str, ...]) -> None:
-        self.rows = iter(rows)
+        self.left = list(reversed(rows))
         self.description = [(name,) for name in names]
 
     def fetchone(self) -> tuple[Any, ...] | None:
-        return next(self.rows, None)
+        return self.left.pop() if self.left else None
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        return list(self.rows)
+        return list(self)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return self.rows
+        while self.left:
+            yield self.left.pop()
 
 
 NOTHING = ((), ())
@@ -147,8 +148,11 @@ def _rows(cursor: sqlite3.Cursor) -> tuple[Rows, tuple[str, ...]]:
     return tuple(cursor), names
 
 
-def _table(sql: str) -> str:
-    return sql.upper().partition("FROM")[2].split(None, 1)[0].lower()
+def _words(sql: str) -> str:
+    """A statement outside a transaction, for a person."""
+    found = re.search(r"\b(FROM|INTO|UPDATE)\s+(\w+)", sql, re.IGNORECASE)
+    verb = "reads" if sql.lstrip().upper().startswith("SELECT") else "writes"
+    return f"{verb} {found[2] if found else '?'}"
 
 
 class Connection:
@@ -194,6 +198,9 @@ class Connection:
         return Answer(*self.play.ask(self.which, sql, parameters))
 
     def close(self) -> None:
+        """As SQLite does it: what was not committed is rolled back."""
+        if self.begun == "open" and not self.play.over:
+            self.play.ask(self.which, "ROLLBACK", ())
         self.begun = ""
 
 
@@ -251,7 +258,7 @@ class Play:
     def ask(self, which: str, sql: str, parameters: Any) -> tuple[Rows, tuple[str, ...]]:
         """A statement's answer, from the log or from the file; an error is an answer too."""
         if self.answers is None and not self.did and sql != "BEGIN":
-            self.did = f"writes {which}" if sql == "BEGIN IMMEDIATE" else f"reads {_table(sql)}"
+            self.did = f"writes {which}" if sql == "BEGIN IMMEDIATE" else _words(sql)
         if self.answers is not None:
             answer = next(self.answers)
             if isinstance(answer, sqlite3.Error):
@@ -386,6 +393,8 @@ class Stage:
             return "died"
         except self.lab.runtime.LabError as error:
             return type(error).__name__
+        except Stuck:
+            raise
         except Exception as error:
             return f"!{type(error).__name__}: {error}"
         finally:
@@ -451,6 +460,8 @@ def _plain(value: Any) -> Any:
         return "dict", tuple((str(key), _plain(each)) for key, each in value.items())
     if isinstance(value, BaseException):
         return value.__class__.__name__, _plain(value.args), _plain(vars(value))
+    if isinstance(value, Answer):
+        return "answer", _plain(value.left)
     if isinstance(value, Connection):
         return "connection", value.which, value.begun, value.read_only
     if isinstance(value, Play):

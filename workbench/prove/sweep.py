@@ -379,7 +379,7 @@ def smallest(violations: list[Violation]) -> list[Violation]:
     return found
 
 
-def replay(settings: Settings, name: str) -> list[Violation]:
+def replay(name: str, settings: Settings) -> list[Violation]:
     """Die really at each place of a name, recover, say so, and leave the databases in `keep`."""
     _, life_name, *rest = name.split("/")
     life = boundaries.BY_NAME[life_name]

@@ -1,0 +1,281 @@
+"""`python3 -m workbench prove`: break the lab in every way the instruments know, and say what held.
+
+Exit 0 when nothing was violated, 1 when something was (its name is what `prove replay` takes), 2
+for usage. What the instruments do not show: other SQLite versions than this Python's, disks that
+lie about syncing, network file systems, and whether a real service keeps its idempotency contract.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import sqlite3
+import sys
+import textwrap
+import time
+from types import ModuleType
+from typing import Any
+
+from workbench.prove.history import INVARIANTS
+from workbench.prove.report import Result, Settings, Violation
+
+# In the order of a full run, with the seconds that each takes on two processors: full, quick.
+INSTRUMENTS = {
+    "sweep": (75, 10),
+    "syscalls": (90, 15),
+    "powerloss": (90, 15),
+    "schedules": (110, 10),
+    "ablations": (120, 10),
+}
+LAB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+WIDTH = 100
+USAGE = 2
+EPILOG = """examples:
+  python3 -m workbench prove                        all instruments, within minutes
+  python3 -m workbench prove --quick                a stated subset, within 90 seconds
+  python3 -m workbench prove schedules --jobs 4     one of them
+  python3 -m workbench prove replay NAME            one case again: databases and picture"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="INSTRUMENT",
+        help=f"any of {', '.join(INSTRUMENTS)} (default: all); or: replay NAME",
+    )
+    parser.add_argument("--quick", action="store_true", help="the subset that each states")
+    parser.add_argument("--jobs", type=_positive, default=_processors(), help="processes")
+    parser.add_argument("--json", action="store_true", help="the results as JSON on stdout")
+    parser.add_argument("--lab", default=LAB, metavar="DIR", help="the lab under test")
+    parser.add_argument(
+        "--keep", default="replayed", metavar="DIR", help="of replay: where its files go"
+    )
+    parser.set_defaults(parser=parser)
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    what = arguments.what
+    if what[:1] == ["replay"]:
+        if len(what) != 2:
+            arguments.parser.error("replay takes one NAME, as a violation prints it")
+        return replay(arguments, what[1])
+    for name in what:
+        if name not in INSTRUMENTS:
+            arguments.parser.error(f"no instrument {name!r}: {', '.join(INSTRUMENTS)}, or replay")
+    names = [name for name in INSTRUMENTS if name in what or not what]
+    try:
+        results = [measure(arguments, name) for name in names]
+    except KeyboardInterrupt:
+        print("interrupted; nothing is proved", file=sys.stderr)
+        return 130
+    broken = [violation for result in results for violation in result.violations]
+    if arguments.json:
+        print(json.dumps(as_json(arguments, results), indent=2))
+    else:
+        print("\n".join(report(results, broken)))
+    return 1 if broken else 0
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes")
+    return int(text)
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def instrument(name: str) -> ModuleType:
+    """An instrument's module: it has `run(settings)` and `replay(name, settings)`."""
+    return importlib.import_module(f"workbench.prove.{name}")
+
+
+def measure(arguments: argparse.Namespace, name: str) -> Result:
+    """Run one instrument, with its progress on a terminal."""
+    progress = Progress(name, INSTRUMENTS[name][arguments.quick] * 2 / arguments.jobs)
+    settings = Settings(
+        arguments.quick, arguments.jobs, os.path.abspath(arguments.lab), None, progress.tell
+    )
+    try:
+        result: Result = instrument(name).run(settings)
+    finally:
+        progress.end()
+    return result
+
+
+class Progress:
+    """One line on stderr, if that is a terminal: cases done, time gone, time left."""
+
+    def __init__(self, name: str, expected: float) -> None:
+        self.name, self.expected = name, expected
+        self.began = self.shown = time.monotonic()
+        self.on = sys.stderr is not None and sys.stderr.isatty()
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not self.on or now - self.shown < 0.2:
+            return
+        self.shown, gone = now, now - self.began
+        left = gone * (total - done) / done if total and done else self.expected - gone
+        of = f" of {total:,}" if total else ""
+        words = f"about {clock(left)} left" if left > 0 else "nearly done"
+        line = f"{what}: {done:,}{of} cases, {clock(gone)} gone, {words}"
+        sys.stderr.write(f"\r{line:<{WIDTH - 1}}")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        if self.on:
+            sys.stderr.write(f"\r{'':<{WIDTH - 1}}\r")
+            sys.stderr.flush()
+
+
+def clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+# --- Words ----------------------------------------------------------------------------------------
+
+
+def properties() -> dict[str, str]:
+    """Everything that is checked: a name and one testable line each."""
+    from workbench.prove.judge import PROPERTIES
+
+    return {**INVARIANTS, **PROPERTIES}
+
+
+def report(results: list[Result], broken: list[Violation]) -> list[str]:
+    """The result for a person: what was checked, the table, the violations, one last line."""
+    lines = ["What is checked, from the two databases alone:"]
+    for name, words in properties().items():
+        lines += paragraph(f"  {name:<28} {words}", 31)
+    lines += ["", f"{'instrument':<12}{'violations':>11}{'seconds':>9}  what was done"]
+    for result in results:
+        done = ", ".join(f"{count:,} {what}" for what, count in result.counts.items())
+        done = f"skipped: {result.skipped}" if result.skipped else done
+        row = f"{result.name:<12}{len(result.violations):>11}{result.seconds:>9.1f}  {done}"
+        lines += paragraph(row, 34)
+        lines += paragraph(f"{'':<34}bounds: {result.bounds}", 34)
+    for result in results:
+        if result.table:
+            lines += ["", *columns(result.table)]
+    for violation in broken:
+        lines += ["", f"VIOLATED {violation.property}"]
+        lines += paragraph(f"  {violation.detail}", 2)
+        lines.append(f"  python3 -m workbench prove replay '{violation.name}'")
+    seconds = sum(result.seconds for result in results)
+    lines += ["", _verdict(results, broken, seconds)]
+    return lines
+
+
+def _verdict(results: list[Result], broken: list[Violation], seconds: float) -> str:
+    if broken:
+        names = ", ".join(dict.fromkeys(violation.property for violation in broken))
+        return f"Violated after {seconds:.0f} s: {names}."
+    skipped = [result.name for result in results if result.skipped]
+    also = f" Skipped: {', '.join(skipped)}." if skipped else ""
+    return f"Nothing was violated, in {seconds:.0f} s.{also}"
+
+
+def paragraph(text: str, indent: int) -> list[str]:
+    """Lines of a screen's width, those after the first indented."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+        replace_whitespace=False,
+    )
+
+
+def columns(rows: tuple[tuple[str, ...], ...]) -> list[str]:
+    """A table whose last column may be long: it goes on below."""
+    widths = [max(len(row[at]) for row in rows) + 2 for at in range(len(rows[0]) - 1)]
+    lines = []
+    for row in rows:
+        start = "".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=False))
+        if len(start) + len(row[-1]) <= WIDTH:
+            lines.append((start + row[-1]).rstrip())
+        else:
+            lines.append(start.rstrip())
+            lines += paragraph(f"    {row[-1]}", 4)
+    return lines
+
+
+def as_json(arguments: argparse.Namespace, results: list[Result]) -> dict[str, Any]:
+    """The same as data."""
+    return {
+        "passed": not any(result.violations for result in results),
+        "quick": arguments.quick,
+        "jobs": arguments.jobs,
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+        "seconds": round(sum(result.seconds for result in results), 1),
+        "properties": properties(),
+        "instruments": [
+            {
+                **result._asdict(),
+                "seconds": round(result.seconds, 1),
+                "violations": [violation._asdict() for violation in result.violations],
+            }
+            for result in results
+        ],
+    }
+
+
+# --- One case again -------------------------------------------------------------------------------
+
+
+def replay(arguments: argparse.Namespace, name: str) -> int:
+    """Run a named case again; its databases and pictures are left in --keep."""
+    kind = name.split("/")[0]
+    if kind not in INSTRUMENTS:
+        arguments.parser.error(f"no case {name!r}: a name begins with its instrument")
+    if os.path.exists(arguments.keep) and os.listdir(arguments.keep):
+        arguments.parser.error(f"--keep: {arguments.keep!r} is not empty; name another folder")
+    os.makedirs(arguments.keep, exist_ok=True)
+    settings = Settings(False, 1, os.path.abspath(arguments.lab), arguments.keep)
+    try:
+        found: list[Violation] = instrument(kind).replay(name, settings)
+    except (ValueError, KeyError, IndexError) as error:
+        arguments.parser.error(f"no case {name!r}: {error}")
+    for picture in pictures(arguments.keep):
+        print(f"picture: {picture}")
+    for violation in found:
+        print(f"VIOLATED {violation.property}\n  {violation.detail}")
+    if not found:
+        print("Nothing was violated.")
+    return 1 if found else 0
+
+
+def pictures(folder: str) -> list[str]:
+    """A timeline beside each local database below a folder, where it can be drawn."""
+    from provider import LabError
+    from workbench.timeline.command import draw
+
+    drawn = []
+    for where, _, files in os.walk(folder):
+        for name in files:
+            if not name.endswith(".sqlite") or ".publisher." in name or name == "reports.sqlite":
+                continue
+            path = os.path.join(where, name)
+            try:
+                page = draw(path, None, "html")
+            except LabError as error:
+                print(f"no picture of {path}: {error}")
+                continue
+            target = path.removesuffix(".sqlite") + ".html"
+            with open(target, "w", encoding="utf-8") as file:
+                file.write(page)
+            drawn.append(target)
+    return sorted(drawn)
