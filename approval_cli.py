@@ -5,10 +5,10 @@ nothing here sends again: `reconcile` asks the report service and reads.
 Limit: `--actor` picks a local fixture. It is no login; a service takes the actor from its session.
 """
 
-import signal
+import _signal  # the built-in part of signal, which would load enum first
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules load: no traceback
+if __name__ == "__main__" and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C while modules load: no traceback
 
 import argparse
 import sys

@@ -427,6 +427,9 @@ class ApprovalRuntime(Runtime):
         if not self._dispatched(job):
             super()._before_claim(job)
 
+    def _check_input(self, row: Job) -> None:
+        """Bound to the approval: an edit is found at dispatch, and the job fails by its name."""
+
     def _grant(self, row: Job, owner: str, effect: Effect) -> int | None:
         if self._ready(row) and self._dispatched(row.id):
             self._park(row, "the lease ended after dispatch: the outcome is unknown")

@@ -5,10 +5,10 @@ whether to go on (the table is EXIT_CODES). Whatever happens to the output, the 
 Limit: it trusts its operator; a service takes scope and owner from its authenticated session.
 """
 
-import signal
+import _signal  # the built-in part of signal, which would load enum first
 
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules load: no traceback
+if __name__ == "__main__" and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C while modules load: no traceback
 
 import argparse
 import contextlib
@@ -16,6 +16,7 @@ import errno
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -558,21 +559,22 @@ class Interrupted(BaseException):
     """A signal asked the process to end; the exit code."""
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)  # one is enough: the way out is not interrupted again
-    raise Interrupted(128 + number)
-
-
 @contextlib.contextmanager
 def signals() -> Iterator[None]:
     """SIGINT and SIGTERM end the command between two statements, unless the parent ignores them."""
-    before = {}
+    before: dict[signal.Signals, Any] = {}
+    seen: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        if len(seen) == 1:  # one is enough: the way out is not interrupted again
+            raise Interrupted(128 + number)
+
     for each in (signal.SIGINT, signal.SIGTERM):
         handler = signal.getsignal(each)
         if handler in (signal.SIG_DFL, signal.default_int_handler):
             with contextlib.suppress(ValueError):  # not the main thread: no signal arrives here
-                signal.signal(each, _interrupt)
+                signal.signal(each, interrupt)
                 before[each] = handler
     try:
         yield

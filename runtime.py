@@ -815,15 +815,22 @@ class Runtime:
 
     def _before_claim(self, job: str) -> None:
         """What is no fault of the job's costs it no attempt: an unusable key, an edited row."""
-        row = self._own(job)
+        with self._transaction("BEGIN"):
+            row, done = self._own(job), committed_steps(self._db, job)
         if row.status in self.TERMINAL:
             return
-        with self._storage():
-            done = committed_steps(self._db, job)
+        self._check_input(row)
         if done == STEPS:
             raise Refused(f"job {job!r} is {row.status} with every step done: run evaluate.py")
         if "draft" not in done:
             steps.check_ready(json.loads(row.spec))
+
+    def _check_input(self, row: Job) -> None:
+        """Refused for a spec that is not what was submitted: it may name another workflow."""
+        inputs = json.loads(row.spec)
+        inputs.pop("report_target", None)
+        if digest(inputs) != row.input_hash:
+            raise Refused(f"job {row.id!r}: its spec was changed after submit; run evaluate.py")
 
     def claim(self, job: str, owner: str) -> int | None:
         """Take the job if it is ready: its new generation, or None. One transaction.
