@@ -39,6 +39,7 @@ from runtime import (
     operation_key,
     read_checkpoints,
     read_receipts,
+    verified,
 )
 
 ACTION = "report.publish/v1"
@@ -401,7 +402,7 @@ class ApprovalRuntime(Runtime):
 
     def _check_verified(self, job: str) -> None:
         done = read_checkpoints(self._db, job)
-        if done["verify"] != steps.verify(done["draft"], done["collect"]):
+        if done["verify"] != verified(done):
             raise PermanentError("binding_mismatch: verify's checkpoint is not of this draft")
 
     def _check_approver(self, row: Job, approval: Approval) -> None:

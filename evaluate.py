@@ -508,7 +508,12 @@ class Case(Checks):
         cited, known = self.report["citations"], {source["id"] for source in self.spec["sources"]}
         once = 0 < len(cited) == len(set(cited))
         self.hold("citations", once and known.issuperset(cited), f"citations {cited!r:.80}")
-        expected = {"citations": len(cited), "known": True, "semantic_support": "not_judged"}
+        expected = {
+            "citations": len(cited),
+            "known": True,
+            "payload_hash": digest(self.report),
+            "semantic_support": "not_judged",
+        }
         why = f"the verify checkpoint had to be {encode(expected)}"
         self.hold("citations", encode(verified) == encode(expected), why)
 

@@ -576,6 +576,12 @@ def read_receipts(path: str, job: str, connect: Connect = connect_file) -> list[
         return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def verified(done: Mapping[str, Any]) -> dict[str, Any]:
+    """The verify checkpoint of a draft: what was checked, and the hash of what was checked."""
+    checked = steps.verify(done["draft"], done["collect"])
+    return {**checked, "payload_hash": digest(steps.report(done["draft"]))}
+
+
 def effect_of(view: Mapping[str, Any]) -> str:
     """`confirmed`, `none` or `unknown` for an inspect view; SPEC section 9.
 
@@ -931,7 +937,7 @@ class Runtime:
                 seconds = self._at_most(self.call_seconds)
                 return steps.draft(spec, done["collect"], memory, seconds)
             if step == "verify":
-                return steps.verify(done["draft"], done["collect"])
+                return verified(done)
             return self.publish(lease.job, steps.report(done["draft"]))
         finally:
             self._lease = None

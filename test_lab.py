@@ -781,7 +781,8 @@ class CommitTest(LabTest):
         self.assertEqual(list(checkpoints), STEPS)
         self.assertEqual(checkpoints["collect"], {"sources": provider.DEFAULT_SOURCES})
         judged = {"citations": 2, "known": True, "semantic_support": "not_judged"}
-        self.assertEqual(checkpoints["verify"], judged)
+        sent = digest(provider.report(checkpoints["draft"]))
+        self.assertEqual(checkpoints["verify"], {**judged, "payload_hash": sent})
         self.assertEqual(set(checkpoints["publish"]), {"receipt", "deduplicated"})
 
     def test_history_alone_shows_every_grant(self) -> None:
