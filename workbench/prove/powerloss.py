@@ -239,7 +239,7 @@ def together(lab: Lab, folder: str, rounds: int) -> tuple[Counter[str], list[Vio
     return counts, [Violation(f"{NAME}/together", *finding) for finding in findings]
 
 
-def replay(settings: Settings, name: str) -> list[Violation]:
+def replay(name: str, settings: Settings) -> list[Violation]:
     """Run one named case again, and leave its databases in `keep`, those of the loss in `left`."""
     life, *rest = name.removeprefix(f"{NAME}/").split("/")
     folder = scratch()

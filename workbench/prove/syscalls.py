@@ -239,7 +239,7 @@ def run(settings: Settings) -> Result:
     return Result(NAME, bounds, dict(counts), violations, time.monotonic() - began)
 
 
-def replay(settings: Settings, name: str) -> list[Violation]:
+def replay(name: str, settings: Settings) -> list[Violation]:
     """Run one named case again, and leave its databases in `keep`, those of the death in `left`."""
     life, what, *labels = name.removeprefix(f"{NAME}/").split("/")
     folder = scratch()

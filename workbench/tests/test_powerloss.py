@@ -190,7 +190,7 @@ class OnTheLab(unittest.TestCase):
         name = str(self.work(do))
         with tempfile.TemporaryDirectory() as keep:
             settings = Settings(True, 1, LAB, keep)
-            again = pool.spread(1, lambda *_: quietly(lambda: powerloss.replay(settings, name)))[0]
+            again = pool.spread(1, lambda *_: quietly(lambda: powerloss.replay(name, settings)))[0]
             self.assertEqual([violation.property for violation in again], [judge.HELD])
             left = os.path.join(keep, "left", "lab.sqlite.publisher.sqlite-journal")
             self.assertTrue(os.path.exists(left), "the journal that came back")

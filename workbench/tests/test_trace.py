@@ -259,7 +259,7 @@ class Deaths(unittest.TestCase):
         for name in ("base/90-after", "base/run/90-after/40-before", "base/EIO-once/90"):
             with self.subTest(name), tempfile.TemporaryDirectory() as keep:
                 settings = Settings(True, 1, LAB, keep)
-                again = functools.partial(syscalls.replay, settings, f"syscalls/{name}")
+                again = functools.partial(syscalls.replay, f"syscalls/{name}", settings)
                 found = pool.spread(1, lambda *_, go=again: quietly(go))
                 self.assertEqual(found, [[]])
                 self.assertTrue(os.path.exists(os.path.join(keep, "left", "lab.sqlite")))
