@@ -363,6 +363,9 @@ class ApprovalRuntime(Runtime):
         stored = (approval.action_json, approval.binding_hash, approval.operation_key)
         if stored != (encode(action), digest(action), operation_key(row.id)):
             raise PermanentError("binding_mismatch: content changed since it was put to review")
+        done = read_checkpoints(self._db, row.id)
+        if done["verify"] != verified(done["draft"], done["collect"], report):
+            raise PermanentError("binding_mismatch: verify's checkpoint is not of this draft")
 
     # Sending, once.
 
@@ -390,7 +393,6 @@ class ApprovalRuntime(Runtime):
             if approval is None or approval.status != Decision.APPROVED:
                 raise PermanentError("not_approved: there is no yes to carry out")
             self.validate_binding(row, approval, payload)
-            self._check_verified(row.id)
             self._check_limits(row)
             self._check_approver(row, approval)
             if approval.expires_at <= self.now:
@@ -399,11 +401,6 @@ class ApprovalRuntime(Runtime):
             self._event(
                 row.id, row.generation, ApprovalEvent.DISPATCH_STARTED, approval.operation_key
             )
-
-    def _check_verified(self, job: str) -> None:
-        done = read_checkpoints(self._db, job)
-        if done["verify"] != verified(done):
-            raise PermanentError("binding_mismatch: verify's checkpoint is not of this draft")
 
     def _check_approver(self, row: Job, approval: Approval) -> None:
         """The yes is on record, and whoever gave it may still give it."""

@@ -576,10 +576,9 @@ def read_receipts(path: str, job: str, connect: Connect = connect_file) -> list[
         return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def verified(done: Mapping[str, Any]) -> dict[str, Any]:
-    """The verify checkpoint of a draft: what was checked, and the hash of what was checked."""
-    checked = steps.verify(done["draft"], done["collect"])
-    return {**checked, "payload_hash": digest(steps.report(done["draft"]))}
+def verified(draft: Any, collected: Any, report: object) -> dict[str, Any]:
+    """The verify checkpoint: what was checked of a draft, and the hash of the report it makes."""
+    return {**steps.verify(draft, collected), "payload_hash": digest(report)}
 
 
 def effect_of(view: Mapping[str, Any]) -> str:
@@ -937,7 +936,8 @@ class Runtime:
                 seconds = self._at_most(self.call_seconds)
                 return steps.draft(spec, done["collect"], memory, seconds)
             if step == "verify":
-                return verified(done)
+                report = steps.report(done["draft"])
+                return verified(done["draft"], done["collect"], report)
             return self.publish(lease.job, steps.report(done["draft"]))
         finally:
             self._lease = None

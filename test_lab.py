@@ -1112,7 +1112,9 @@ class MemoryTest(LabTest):
                 ended = lab.run(job, "w").job
             with self.subTest(job):
                 self.assertEqual((ended.status, ended.error), ("failed", reason))
-                self.assertEqual((self.done(job), work.calls), (STEPS[:number], []))
+                self.assertEqual(self.done(job), STEPS[:number])
+                hashed_by_verify = int(step == "publish")
+                self.assertEqual(len(work.calls), hashed_by_verify)
         for number, step in enumerate(STEPS):
             lab = self.hooked("after_effect" if step == "publish" else "after_publish", change)
             job = f"{reason} in {step} {self.clock.now} {lab.memory_put('x', ttl=20).revision}"
