@@ -6,6 +6,7 @@ a place in it can be named and met again. Limit: one process at a time.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -14,10 +15,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from workbench.prove import invariants, judge, lives, pool, trace
+from workbench.prove import folding, invariants, judge, lives, pool, trace
 from workbench.prove.lives import Actor, Clock, Edit, Facts, Files, Lab, Life, Stage
 
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
@@ -47,6 +48,7 @@ class Film(trace.Watcher):
         self.frames: list[Frame] = []
         self.history = judge.History()
         self.calls = 0
+        self.guard = folding.Guard(stage.path)
         self._files: Files | None = None
         self._hashes: dict[str, bytes] = {}
 
@@ -82,6 +84,7 @@ class Film(trace.Watcher):
 
     def entry(self, call: trace.Call) -> int:
         self.calls += 1
+        self.guard.entry(call)
         self._shoot("before", call)
         return 0
 
@@ -130,6 +133,22 @@ class Failer(trace.Watcher):
         if self.left < 0 and self.error == "ENOSPC" and call.name not in NEEDS_SPACE:
             return trace.PASS
         return ERRORS[self.error]
+
+
+@contextlib.contextmanager
+def patience(seconds: int = 60) -> Iterator[None]:
+    """TimeoutError for what does not come to an end; for a process's main thread."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"no end within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class LifeFailed(pool.WorkerFailed):
@@ -227,7 +246,8 @@ class Bench:
         before = before or self.seen(files)
         self.stage.put(files)
         try:
-            Actor(self.lab, life, self.stage.path, Clock(clock)).recover(way, before.status)
+            with patience():
+                Actor(self.lab, life, self.stage.path, Clock(clock)).recover(way, before.status)
         except Exception as error:
             return [(invariants.RESTS, f"recovery raised {type(error).__name__}: {error}")]
         return self.court.judge(self.stage, life, way, before)
@@ -255,7 +275,8 @@ class Bench:
         ended: tuple[int, ...] = (0,),
     ) -> int:
         self.stage.put(files)
-        code = trace.trace([body], watcher, [self.stage.folder], self.seeds[seed])[0]
+        with patience():
+            code = trace.trace([body], watcher, [self.stage.folder], self.seeds[seed])[0]
         if code not in (0, *ended):
             raise pool.WorkerFailed(f"a child ended with {code}")
         return code

@@ -17,11 +17,12 @@ from collections.abc import Callable, Sequence
 
 from workbench.prove import trace
 from workbench.prove.invariants import INTEGRITY
+from workbench.prove.judge import ALONE
 from workbench.prove.lives import Edit, Lab, Stage, connecting
 
-ALONE = "log-folded-in-alone"
 SHARED_FIRST, SHARED_LAST = 0x40000002, 0x400001FF  # SQLite's range of shared locks
 MOST, JOBS = 4, ("a", "b", "c", "d", "e", "f")  # workers at once, and what they work on
+WRITES = "writes to the database file"
 CHANGES = ("write", "pwrite64", "writev", "ftruncate")
 
 
@@ -36,7 +37,7 @@ class Guard(trace.Watcher):
 
     def entry(self, call: trace.Call) -> int:
         if call.name in CHANGES and call.paths[0] == self.path:
-            self.counts["writes to the database file"] += 1
+            self.counts[WRITES] += 1
             if self._last != call.pid:
                 self.counts["folds"] += 1
             self._last = call.pid
@@ -49,23 +50,23 @@ class Guard(trace.Watcher):
 
     def _shared_with(self, pid: int) -> str:
         """What contradicts that this process has the file alone, by the kernel's table."""
-        inode = os.stat(self.path).st_ino
-        alone, others = False, []
+        inode = str(os.stat(self.path).st_ino)
+        held: dict[str, list[tuple[int, str, int, int]]] = {}  # by device: who, what, from, to
         with open("/proc/locks") as table:
             for line in table:
                 # 1: POSIX  ADVISORY  WRITE 123 00:1a:77 1073741826 1073742335
                 fields = line.split()
-                if "->" in fields or int(fields[5].rsplit(":", 1)[1]) != inode:
+                if "->" in fields or fields[5].rsplit(":", 1)[1] != inode:
                     continue
-                first = int(fields[6])
                 last = SHARED_LAST if fields[7] == "EOF" else int(fields[7])
-                if int(fields[4]) != pid:
-                    others.append(f"{fields[4]} has {fields[3]} {first:#x}-{last:#x}")
-                elif fields[3] == "WRITE" and first <= SHARED_FIRST and last >= SHARED_LAST:
-                    alone = True
-        if others:
-            return "; ".join(others)
-        return "" if alone else "it has no lock on the whole range"
+                found = int(fields[4]), fields[3], int(fields[6]), last
+                held.setdefault(fields[5], []).append(found)
+        for locks in held.values():
+            mine = [lock for lock in locks if lock[0] == pid]
+            if any(w == "WRITE" and a <= SHARED_FIRST and b >= SHARED_LAST for _, w, a, b in mine):
+                others = [lock for lock in locks if lock[0] != pid]
+                return "; ".join(f"{who} has {w} {a:#x}-{b:#x}" for who, w, a, b in others)
+        return "it has no lock on the whole range"
 
 
 def _crowd(lab: Lab, path: str, size: int, edit: Edit | None) -> list[Callable[[], int]]:

@@ -22,6 +22,7 @@ VERDICT = "evaluate-agrees"
 CLEAR = "errors-are-clear"
 SAME = "copy-is-death"
 CAUGHT = "instrument-can-fail"
+ALONE = "log-folded-in-alone"
 # What these instruments check beside the invariants, one testable line each.
 PROPERTIES = {
     HELD: "whatever a commit acknowledged is there after the death or the power loss",
@@ -29,6 +30,7 @@ PROPERTIES = {
     VERDICT: "evaluate.py finds no contradiction in what recovery leaves",
     CLEAR: "a failing disk gives one of the lab's own errors, with the disk's own reason",
     SAME: "files copied while a process stands at a call are what SIGKILL leaves there",
+    ALONE: "the database file is written only by a process that has all its locks for itself",
     CAUGHT: "settings that are too weak are seen to break a promise",
 }
 

@@ -222,7 +222,7 @@ def share(
                 Violation(scene.name, judge.CAUGHT, "this weakening went unseen")
             )
         worker.counts["weakenings that had to be caught"] += 1
-    if index == 0:
+    if index == jobs - 1:
         counts, violations = together(lab, folder, 2 if settings.quick else 12)
         worker.counts += counts
         worker.violations += violations

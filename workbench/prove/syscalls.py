@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from workbench.prove import invariants, judge, lives, pool, trace
+from workbench.prove import folding, invariants, judge, lives, pool, trace
 from workbench.prove.bench import (
     ERRORS,
     FIRST,
@@ -69,6 +69,7 @@ class Worker:
             return
         if self.index == 0:
             self.counts[f"{life.name}: calls"] = film.calls
+        self.report(life.name, film.guard.findings)
         mine = self.share(film.frames)
         self.single(life, film, mine)
         self.double(life, mine)
@@ -119,6 +120,8 @@ class Worker:
         film, wrong = self.bench.film_recovery(life, way, first.files, before.status)
         if wrong:
             self.report(name, [(invariants.RESTS, wrong)])
+        self.report(name, film.guard.findings)
+        self.counts["writes to the database file"] += film.guard.counts[folding.WRITES]
         for second in film.frames[:: self.step(16)]:
             self.counts["pairs of deaths"] += 1
             key = second.key
