@@ -149,14 +149,6 @@ class Parser(argparse.ArgumentParser):
         options["allow_abbrev"] = False
         super().__init__(*args, **options)
 
-    def parse_args(self, *given: Any, **options: Any) -> Any:
-        """As argparse, but `--option=--` is an error and not an empty list (Python 3.11)."""
-        parsed = super().parse_args(*given, **options)
-        for name, value in vars(parsed).items():
-            if [] in value if name == "source" else value == []:
-                self.error(f"argument --{name.replace('_', '-')}: expected a value")
-        return parsed
-
     def _print_message(self, message: str, file: Any = None) -> None:
         """argparse's one way to print; its own swallows a full device."""
         if message and file in (None, sys.stdout):
@@ -167,6 +159,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         say(f"error: {message}; see {self.prog} --help")
         sys.exit(USAGE)
+
+
+def refuse_lists(parser: Parser, arguments: argparse.Namespace) -> None:
+    """Python 3.11 makes an empty list of `--option=--`: that is a usage error."""
+    for name, value in vars(arguments).items():
+        if [] in value if name == "source" else value == []:
+            parser.error(f"argument --{name.replace('_', '-')}: expected a value")
 
 
 def seconds(text: str) -> float:
@@ -587,7 +586,9 @@ def main(argv: Sequence[str] | None = None, line: CommandLine | None = None) -> 
     """Run one command; returns its exit code."""
     try:
         with signals():
-            arguments = (line or CommandLine()).parser().parse_args(argv)
+            parser = (line or CommandLine()).parser()
+            arguments = parser.parse_args(argv)
+            refuse_lists(parser, arguments)
             code = int(arguments.execute(arguments))
             fold_in(os.path.realpath(arguments.db))
             return code

@@ -771,7 +771,7 @@ def looking(path: str, kind: str, named: str) -> Iterator[Connection]:
             recognise(connection, kind, what)
             found = describe(connection)
             for name, (_, columns, _) in contract(kind).items():
-                has = [column[0] for column in found.get(name, (0, ()))[1]]
+                has = [column[0] for part in found.get(name, ())[1:2] for column in part]
                 if has != [column[0] for column in columns] and (has or name != "approvals"):
                     raise Refused(f"{what} has another table {name!r} than this version")
             yield connection

@@ -243,7 +243,11 @@ DRIFT = Experiment(
         reused=STEPS[:3],
     ),
     facts=(
-        Fact("what the judge finds", lambda e: broken_checks(e.answer("evaluate")), ["binding"]),
+        Fact(
+            "what the judge finds",
+            lambda e: broken_checks(e.answer("evaluate")),
+            ["citations", "binding"],
+        ),
         Fact("drafts edited", lambda e: e.said("drift").strip(), "rows changed: 1"),
         Fact("error", lambda e: str(job("error")(e)).partition(":")[0], "binding_mismatch"),
         Fact("last event", last_event, "failed"),
