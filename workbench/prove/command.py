@@ -51,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="the subset that each states")
     parser.add_argument("--jobs", type=_positive, default=_processors(), help="processes")
+    parser.add_argument("--first", action="store_true", help="stop at a first violation")
     parser.add_argument("--json", action="store_true", help="the results as JSON on stdout")
     parser.add_argument("--lab", default=LAB, metavar="DIR", help="the lab under test")
     parser.add_argument(
@@ -102,9 +103,9 @@ def instrument(name: str) -> ModuleType:
 def measure(arguments: argparse.Namespace, name: str) -> Result:
     """Run one instrument, with its progress on a terminal."""
     progress = Progress(name, INSTRUMENTS[name][arguments.quick] * 2 / arguments.jobs)
-    settings = Settings(
-        arguments.quick, arguments.jobs, os.path.abspath(arguments.lab), None, progress.tell
-    )
+    lab = os.path.abspath(arguments.lab)
+    quick, jobs, first = arguments.quick, arguments.jobs, arguments.first
+    settings = Settings(quick, jobs, lab, progress=progress.tell, first=first)
     try:
         result: Result = instrument(name).run(settings)
     finally:

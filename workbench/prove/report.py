@@ -11,6 +11,7 @@ class Settings(NamedTuple):
 
     quick: the stated subset. jobs: processes. lab: the folder of the lab under test. keep: where a
     replay leaves its databases. progress: told (what, done, total); total 0 means not yet known.
+    first: whoever can may stop at the first violation.
     """
 
     quick: bool
@@ -18,6 +19,7 @@ class Settings(NamedTuple):
     lab: str
     keep: str | None = None
     progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    first: bool = False
 
 
 class Violation(NamedTuple):

@@ -8,9 +8,11 @@ invariant. Limit: the atomicity of a transaction is SQLite's; death and power lo
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, NamedTuple
 
 from workbench.prove import lives, pool
@@ -24,6 +26,7 @@ from workbench.prove.explore import (
     Explorer,
     Search,
 )
+from workbench.prove.history import INVARIANTS
 from workbench.prove.lives import Lab
 from workbench.prove.report import Result, Settings, Violation
 from workbench.prove.stepping import Log, Stage
@@ -47,13 +50,23 @@ CASTS = (
     ),
     Cast(
         "everyone",
-        "two workers, a canceller, an approver and a reconciler, from a request for approval",
-        (("w1", ONCE), ("w2", ONCE), CANCEL, APPROVE, RECONCILE),
+        "two workers, a canceller, an approver and a reconciler, from a queued job",
+        (("w1", TWICE), ("w2", ONCE), CANCEL, APPROVE, RECONCILE),
         (PAST, PAST),
         crashes=1,
         approval=True,
+        states=2_564_001,
+    ),
+    Cast(
+        "dispatch",
+        "the same five, from a request for approval; the publisher is busy once",
+        (("w1", ONCE), ("w2", ONCE), CANCEL, APPROVE, RECONCILE),
+        (PAST, PAST, PAST),
+        crashes=1,
+        refusals=1,
+        approval=True,
         before=ONCE,
-        states=366_686,
+        states=912_268,
     ),
     Cast(
         "approval",
@@ -71,6 +84,7 @@ CASTS = (
         (PAST, PAST),
         crashes=1,
         before=("run!after_verify", "run!before_effect"),
+        states=55_780,
     ),
     Cast(
         "twins",
@@ -78,6 +92,7 @@ CASTS = (
         (("w1", TWICE), ("w1", TWICE)),
         (PAST, PAST),
         crashes=1,
+        states=85_657,
     ),
     Cast(
         "memory",
@@ -85,6 +100,7 @@ CASTS = (
         (("w1", ONCE), ("w2", ONCE), ("owner", ("forget",))),
         (PAST,),
         crashes=1,
+        states=10_508,
     ),
     Cast(
         "busy",
@@ -93,6 +109,7 @@ CASTS = (
         (3.0, PAST),
         refusals=1,
         before=("run!after_verify",),
+        states=88_809,
     ),
     Cast(
         "deadline",
@@ -101,6 +118,7 @@ CASTS = (
         (PAST, PAST),
         crashes=1,
         options=(("deadline_seconds", 50.0),),
+        states=39_413,
     ),
     Cast(
         "decisions",
@@ -110,6 +128,7 @@ CASTS = (
         crashes=1,
         approval=True,
         before=ONCE,
+        states=19_683,
     ),
     Cast(
         "expiry",
@@ -120,6 +139,7 @@ CASTS = (
         approval=True,
         before=ONCE,
         options=(("approval_seconds", 45.0),),
+        states=122_420,
     ),
     Cast(
         "drift",
@@ -128,6 +148,7 @@ CASTS = (
         (PAST,),
         approval=True,
         before=ONCE,
+        states=24_712,
     ),
     Cast(
         "questions",
@@ -138,6 +159,7 @@ CASTS = (
         refusals=1,
         approval=True,
         before=("run", "approve"),
+        states=357_480,
     ),
 )
 SMALL = Cast(
@@ -147,7 +169,7 @@ SMALL = Cast(
     (PAST,),
     before=("run!after_verify",),
 )
-QUICK = ("twins", "memory", "decisions", "drift")
+QUICK = ("memory", "decisions", "drift", "deadline")
 BY_NAME = {cast.name: cast for cast in (*CASTS, SMALL)}
 
 
@@ -294,12 +316,12 @@ def parse(name: str) -> tuple[Cast, list[str]]:
 
 
 def explore_cast(
-    lab: Lab, cast: Cast, tell: Callable[[int], None]
+    lab: Lab, cast: Cast, tell: Callable[[int], None], until: Container[str] = ()
 ) -> tuple[dict[str, int], list[Violation]]:
-    """One cast to its fixed point."""
+    """One cast to its fixed point, or until one of these invariants is broken."""
     explorer = Explorer(lab, cast)
     try:
-        cases = Search(explorer, tell).run()
+        cases = Search(explorer, tell).run(until)
     finally:
         explorer.close()
     counts = {
@@ -324,28 +346,44 @@ def chosen(settings: Settings) -> list[Cast]:
     return sorted(casts, key=lambda cast: -cast.states)
 
 
+class Enough(Exception):
+    """Another process has found a violation."""
+
+
 def run(settings: Settings) -> Result:
     """Every cast, spread over the processes, and the cross-check of the reduction."""
     began = time.monotonic()
     casts = chosen(settings)
     queue = Tasks(len(casts) + 1)  # the last: the cross-check
+    enough = mmap.mmap(-1, 1)  # shared: with `first`, set by whoever found a violation
     total = sum(cast.states for cast in casts)
 
     def work(
         index: int, jobs: int, tell: Callable[[int], None]
     ) -> tuple[dict[str, int], list[Violation]]:
-        lab = lives.load(settings.lab)
+        lab, quick = lives.load(settings.lab), settings.quick
+        until = INVARIANTS if settings.first else ()
+
+        def told(more: int) -> None:
+            tell(more)
+            if enough[0]:
+                raise Enough
+
         counts: dict[str, int] = {}
         violations: list[Violation] = []
-        for task in queue:
-            if task < len(casts):
-                found, wrong = explore_cast(lab, casts[task], tell)
-            else:
-                walked, wrong = cross_check(lab, SMALL)
-                found = {"schedules walked without reduction": walked}
-            for key, count in found.items():
-                counts[key] = counts.get(key, 0) + count
-            violations += wrong
+        with contextlib.suppress(Enough):
+            for task in queue:
+                told(0)
+                if task < len(casts):
+                    found, wrong = explore_cast(lab, casts[task], told, until)
+                else:
+                    walked, wrong = cross_check(lab, SMALL._replace(ticks=()) if quick else SMALL)
+                    found = {"schedules walked without reduction": walked}
+                for key, count in found.items():
+                    counts[key] = counts.get(key, 0) + count
+                violations += wrong
+                if settings.first and violations:
+                    enough[0] = 1
         return counts, violations
 
     counts: dict[str, int] = {"casts": len(casts)}

@@ -288,6 +288,8 @@ class Sweep:
                 for number in queue:
                     what(share, *tasks[number])
                     tell(1)
+                    if self.settings.first and share.violations:
+                        break
                 return share.counts, share.violations, share.seen
             finally:
                 yard.close()
@@ -307,6 +309,8 @@ class Sweep:
         finally:
             queue.close()
         self.done += len(tasks)
+        if self.settings.first and self.violations:
+            merged.clear()  # nothing more is to be done
         by_life: dict[str, dict[Key, Seen]] = {}
         for key, each in merged.items():
             by_life.setdefault(key[0], {})[key] = each
