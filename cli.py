@@ -231,7 +231,7 @@ class Heartbeat:
         self.thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def __enter__(self) -> None:
-        self.thread.start()
+        provider.start_without_signals(self.thread)
 
     def __exit__(self, *_: object) -> None:
         self.stop.set()

@@ -343,6 +343,20 @@ def _ask(spec: Record, sources: list[Record], memory: str, seconds: float) -> Re
     return {**written, **kept, **({"usage": usage} if usage else {})}
 
 
+def start_without_signals(thread: Any) -> None:
+    """Start a thread that takes no signal: one would wait there until the main thread wakes."""
+    import signal
+
+    if not hasattr(signal, "pthread_sigmask"):
+        thread.start()
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        thread.start()  # and inherits the mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Limit:
     """The end of one call. A socket's own timeout bounds one read: a server that drips would hold
     the worker for hours. So a timer shuts the connection down, in whatever phase it then is."""
@@ -372,7 +386,7 @@ class _Limit:
         handle = stack.enter_context(socket.fromfd(sock.fileno(), sock.family, sock.type))
         timer = threading.Timer(max(0.0, self.ends - time.monotonic()), end)
         timer.daemon = True
-        timer.start()
+        start_without_signals(timer)
         stack.callback(timer.join)
         stack.callback(timer.cancel)
 
