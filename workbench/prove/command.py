@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from workbench.prove.history import INVARIANTS
+from workbench.prove.pool import WorkerFailed
 from workbench.prove.report import Result, Settings, Violation
 
 # In the order of a full run, with the seconds that each takes on two processors: full, quick.
@@ -248,7 +249,7 @@ def replay(arguments: argparse.Namespace, name: str) -> int:
     settings = Settings(False, 1, os.path.abspath(arguments.lab), arguments.keep)
     try:
         found: list[Violation] = instrument(kind).replay(name, settings)
-    except (ValueError, KeyError, IndexError) as error:
+    except (ValueError, LookupError, WorkerFailed) as error:
         arguments.parser.error(f"no case {name!r}: {error}")
     for picture in pictures(arguments.keep):
         print(f"picture: {picture}")

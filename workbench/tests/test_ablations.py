@@ -1,0 +1,143 @@
+"""Ablations: one mechanism out, noticed or accounted for, and put back whole."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import unittest
+
+from workbench.__main__ import main
+from workbench.prove import ablations, lives, schedules
+from workbench.prove.ablations import ABLATIONS, BY_NAME, Caught
+from workbench.prove.report import Settings, Violation
+
+LAB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# What is asked for by name, and what it is called here.
+ASKED = (
+    "no-guard",
+    "guard-without-lease",
+    "guard-without-owner",
+    "guard-without-generation",
+    "guard-without-status",
+    "guard-in-own-transaction",
+    "generation-in-key",
+    "event-split",
+    "status-split",
+    "claim-without-lease-check",
+    "cancel-keeps-generation",
+    "service-without-transaction",
+    "no-renewal",
+    "memory-unchecked",
+    "approval-as-boolean",
+    "binding-unchecked",
+    "expiry-unchecked-at-dispatch",
+    "no-dispatch-marker",
+    "resend-after-dispatch",
+    "dispatching-back-to-queued",
+    "reconcile-keeps-generation",
+    "absence-as-proof",
+    "expiry-over-effect",
+)
+FAST = (
+    "no-guard",
+    "guard-without-owner-and-generation",
+    "event-split",
+    "generation-in-key",
+    "no-dispatch-marker",
+    "dispatching-back-to-queued",
+    "absence-as-proof",
+    "approval-as-boolean",
+    "reconcile-under-lease",
+)
+
+
+def said(*arguments: str) -> tuple[int, str]:
+    """A command of the workbench: its exit code and what it printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        code = main(list(arguments))
+    return code, out.getvalue()
+
+
+class Matrix(unittest.TestCase):
+    def test_there_are_at_least_24_and_all_that_were_asked_for(self) -> None:
+        self.assertEqual([name for name in ASKED if name not in BY_NAME], [])
+        self.assertGreaterEqual(len(ABLATIONS), 24)
+        self.assertEqual(len(BY_NAME), len(ABLATIONS))
+
+    def test_schedules_notice_what_is_missing(self) -> None:
+        lab = lives.load(LAB)
+        for name in FAST:
+            with self.subTest(name), ablations.without(lab, BY_NAME[name]):
+                self.assertIsNotNone(ablations.by_schedules(lab, BY_NAME[name]))
+
+    def test_a_masked_one_goes_unseen_and_the_pair_is_seen(self) -> None:
+        lab = lives.load(LAB)
+        for name, noticed in (("service-without-key", False), ("guard-without-owner", False)):
+            ablation = BY_NAME[name]
+            self.assertIn("masked by", ablation.masked)
+            with self.subTest(name), ablations.without(lab, ablation):
+                casts = ablations.BASE_CASTS[:3]
+                found = [schedules.explore_cast(lab, cast, lambda _: None)[1] for cast in casts]
+            self.assertEqual(any(found), noticed)
+        pair = BY_NAME["guard-without-owner-and-generation"]
+        self.assertIn(pair.name, BY_NAME["guard-without-owner"].masked)
+
+    def test_every_mechanism_is_put_back(self) -> None:
+        lab = lives.load(LAB)
+        for ablation in ABLATIONS:
+            owners = [(owner, name) for owner, name, _ in ablation.patches(lab)]
+            before = [vars(owner).get(name) for owner, name in owners]
+            with ablations.without(lab, ablation):
+                inside = [vars(owner).get(name) for owner, name in owners]
+            after = [vars(owner).get(name) for owner, name in owners]
+            with self.subTest(ablation.name):
+                self.assertEqual(before, after)
+                self.assertNotIn(True, [a is b for a, b in zip(before, inside, strict=True)])
+
+    def test_one_that_nothing_notices_fails_and_so_does_a_false_excuse(self) -> None:
+        seen = Caught(Violation("sweep/base/1", "integrity", ""), 0.1)
+        names = ["no-guard", "guard-without-owner", "event-split"]
+        caught = {("guard-without-owner", "sweep"): seen, ("event-split", "sweep"): seen}
+        wrong = ablations.account(names, caught)
+        self.assertEqual(
+            [violation.name for violation in wrong],
+            ["ablations/no-guard", "ablations/guard-without-owner"],
+        )
+
+
+class Shown(unittest.TestCase):
+    def test_the_failing_run_comes_first_then_the_same_with_the_mechanism(self) -> None:
+        code, text = said("ablate", "no-guard")
+        self.assertEqual(code, 0)
+        broken, held = text.split("The same with the mechanism in place:")
+        self.assertIn("VIOLATED no-write-outside-lease", broken)
+        self.assertIn("step_committed", broken)
+        self.assertIn("run ends: LostLease", held)
+        self.assertIn("Nothing was violated.", held)
+
+    def test_the_same_schedule_is_followed_by_what_was_done_not_by_a_count(self) -> None:
+        code, text = said("ablate", "marker-after-send")
+        self.assertEqual(code, 0)
+        broken, held = text.split("The same with the mechanism in place:")
+        self.assertNotIn("dispatch_started", broken)
+        self.assertLess(held.index("dispatch_started"), held.index("receipt report-"))
+
+    def test_a_masked_one_says_by_what(self) -> None:
+        code, text = said("ablate", "service-without-key")
+        self.assertEqual(code, 0)
+        self.assertIn("masked by the look-up", text)
+
+    def test_without_a_name_all_are_listed(self) -> None:
+        code, text = said("ablate")
+        self.assertEqual(code, 0)
+        self.assertEqual(len(text.splitlines()), len(ABLATIONS))
+
+    def test_replay_shows_the_failing_run(self) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            found = ablations.replay("ablations/absence-as-proof", Settings(True, 1, LAB))
+        self.assertIn("no-false-certainty", [violation.property for violation in found])
+
+
+if __name__ == "__main__":
+    unittest.main()
