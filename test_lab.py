@@ -2316,7 +2316,9 @@ class CommandsTest(CommandLineTest):
             self.assertTrue(0.9 * seconds <= given <= seconds, (argv, given))
 
     def test_text_is_shown_where_the_console_can_and_escaped_where_not(self) -> None:
-        hidden = "a\x1b[2J\x1b]0;x\x07\r\u202e\u2066\u200b\U000e0041\x00</script>\u2028\x85 é 文 😀"
+        hidden = (
+            "a\x1b[2J\x1b]0;x\x07\r\u202e\u2066\u200b\U000e0041\x00</script>\u2028\x85 é 文 😀\xa0"
+        )
         with Step("draft", summary=hidden, citations=["S1"]):
             self.command("submit", "--job", "é 文")
             self.command("run")
@@ -3809,6 +3811,18 @@ class NoOtherWayInTest(ApprovalTest):
         with self.refused(Conflict, "other input"):
             self.lab().submit("ours")
 
+    def test_a_spec_that_was_changed_after_submit_is_not_claimed(self) -> None:
+        """Least of all as a job of the workflow that asks nobody."""
+        self.waiting()
+        self.sql("UPDATE jobs SET status = 'queued'")
+        self.sql("UPDATE jobs SET spec = replace(spec, 'report-approval/v1', 'report/v1')")
+        with Runtime(self.path, clock=self.clock) as base:
+            base.submit("base")
+            self.sql("UPDATE jobs SET spec = replace(spec, 'finished', 'other') WHERE id = 'base'")
+            for job in ("demo", "base"):
+                with self.refused(Refused, "changed after submit"):
+                    base.run(job, "w")
+
     def test_an_unknown_workflow_is_left_alone(self) -> None:
         self.lab().submit("demo")
         self.sql("UPDATE jobs SET spec = replace(spec, 'report-approval/v1', 'report/v2')")
@@ -4610,7 +4624,7 @@ class ProviderSourcesTest(ProviderCase):
             )
 
     def test_a_file_is_taken_by_reference_and_its_odd_name_comes_back_exactly(self) -> None:
-        for name in ("plain.txt", "a %41?#&+ü文.txt", b"\xff\xfe latin\xe9"):
+        for name in ("plain.txt", named("a %41?#&+ü文.txt"), b"\xff\xfe latin\xe9"):
             with self.subTest(name=name):
                 try:
                     path = self.write(name, "Grüße, 世界\r\n".encode())
@@ -4759,7 +4773,7 @@ class ProviderSettingsTest(ProviderCase):
                 " test-key-0000 ",
                 "test-key\t0000",
                 "test-key-0000\x7f",
-                "test-key-“0000”",
+                named("test-key-“0000”"),
                 "\udcff",
             ),
         ):
@@ -6513,7 +6527,7 @@ class EvaluateFilesTest(EvaluateTestCase):
         self.assertEqual(self.checks("gap"), {"integrity"})
 
     def test_odd_names_are_names(self) -> None:
-        name = os.path.join(self.folder, " a?mode=ro#1 %41 ü文.sqlite")
+        name = os.path.join(self.folder, named(" a?mode=ro#1 %41 ü文.sqlite"))
         os.rename(self.path, name)
         os.rename(self.publisher, name + ".publisher.sqlite")
         link = os.path.join(self.folder, "link.sqlite")
