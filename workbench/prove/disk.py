@@ -227,9 +227,9 @@ class Disk:
             return isinstance(sync, SyncFolder) and sync.folder == volatile.folder
         return isinstance(sync, Sync) and sync.file == volatile.file
 
-    def images(self) -> Iterator[Image]:
+    def images(self, torn: bool = True) -> Iterator[Image]:
         """Every image within the bounds, if power is lost now."""
-        for choice in choices(self.pending, self.point):
+        for choice in choices(self.pending, self.point, torn):
             yield self.image(choice)
 
     def image(self, choice: Sequence[str]) -> Image:
@@ -322,22 +322,30 @@ def _applied(content: bytes, operation: Write | Cut, fate: str) -> bytes:
     return content[:offset].ljust(offset, b"\0") + data + content[offset + len(data) :]
 
 
-def choices(pending: Sequence[Volatile], point: int) -> Iterator[tuple[str, ...]]:
+def choices(
+    pending: Sequence[Volatile], point: int, torn: bool = True
+) -> Iterator[tuple[str, ...]]:
     """The fates tried: subsets (all, or the sample), then each write torn at each sector."""
     size = len(pending)
     if size <= EXHAUSTIVE:
         yield from itertools.product((KEPT, LOST), repeat=size)
     else:
         yield from _sample(size, point)
+    if torn:
+        yield from _torn(pending)
+
+
+def _torn(pending: Sequence[Volatile]) -> Iterator[tuple[str, ...]]:
+    size = len(pending)
     for place, volatile in enumerate(pending):
         if not isinstance(volatile, Write):
             continue
         for cut in range(len(volatile.cuts())):
-            for torn in (f"{HEAD}{cut}", f"{TAIL}{cut}"):
+            for fate in (f"{HEAD}{cut}", f"{TAIL}{cut}"):
                 before, after = place, size - place - 1
-                yield (KEPT,) * before + (torn,) + (KEPT,) * after
-                yield (KEPT,) * before + (torn,) + (LOST,) * after
-                yield (LOST,) * before + (torn,) + (LOST,) * after
+                yield (KEPT,) * before + (fate,) + (KEPT,) * after
+                yield (KEPT,) * before + (fate,) + (LOST,) * after
+                yield (LOST,) * before + (fate,) + (LOST,) * after
 
 
 def _sample(size: int, point: int) -> Iterator[tuple[str, ...]]:

@@ -52,6 +52,7 @@ class Scene:
         self, bench: Bench, life: Life, place: str, control: tuple[str, str] | None = None
     ) -> None:
         self.bench, self.life = bench, life
+        self.torn = not PLACES[place]  # a write is torn in the same way in any folder
         self.name = f"{NAME}/{life.name}/{place}"
         if control:
             self.name += f"/{control[0]}-{control[1]}"
@@ -126,7 +127,7 @@ class Worker:
                 self.counts["points"] += 1
                 longest = max(self.counts["most volatile at once"], len(machine.pending))
                 self.counts["most volatile at once"] = longest
-            for image in machine.images():
+            for image in machine.images(scene.torn):
                 if not self.mine(image):
                     continue
                 self.counts["images"] += 1
@@ -168,13 +169,10 @@ def run(settings: Settings) -> Result:
     began = time.monotonic()
     bounds = (
         f"every subset of up to {disk.EXHAUSTIVE} volatile operations, beyond that every beginning,"
-        f" each one lost, each one kept and {disk.DRAWN} drawn; each write torn at each"
-        f" {disk.SECTOR} bytes; every point of memory-put, submit, run (and approve, run)"
-    ) + (
-        f"; quick: half of the lives, and of these one image in {QUICK_STEP}"
-        if settings.quick
-        else ""
-    )
+        f" each one lost, each one kept and {disk.DRAWN} drawn; with the publisher near, each write"
+        f" torn at each {disk.SECTOR} bytes; every point of memory-put, submit, run (and approve,"
+        " run)"
+    ) + (f"; quick: half of the lives, and of these one image in {QUICK_STEP}" * settings.quick)
     skipped = trace.unavailable()
     if skipped:
         return Result(NAME, bounds, {}, [], 0.0, skipped)
