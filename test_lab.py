@@ -2316,7 +2316,8 @@ class CommandsTest(CommandLineTest):
             self.assertTrue(0.9 * seconds <= given <= seconds, (argv, given))
 
     def test_text_is_shown_where_the_console_can_and_escaped_where_not(self) -> None:
-        hidden = "a\x1b[2J\x1b]0;x\x07\r\u202e\u2066\u200b\U000e0041\x00</script>\u2028\x85 é 文 😀 \u2212"
+        hidden = "a\x1b[2J\x1b]0;x\x07\r\u202e\u2066\u200b\U000e0041\x00"
+        hidden += "</script>\u2028\x85 é 文 😀 \u2212"
         with Step("draft", summary=hidden, citations=["S1"]):
             self.command("submit", "--job", "é 文")
             self.command("run")
