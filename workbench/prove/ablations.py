@@ -190,22 +190,18 @@ def _swept(yard: sweep.Yard, life: Life, ablation: Ablation) -> Violation | None
         shots = yard.film_life(life)
     except Exception as error:
         return Violation(f"{sweep.NAME}/{life.name}", RESTS, str(error))
-    films: dict[sweep.Key, tuple[str, sweep.Film]] = {}
-    for number, shot in enumerate(shots, 1):
-        key = sweep.key_of(life.name, shot)
-        if key in films:
-            continue
+    films = []
+    for number, key, shot in sweep.distinct(life.name, shots):
         for way in reversed(life.ways):  # `run` last: its film is what second deaths are taken from
             name = f"{life.name}/{number}/{way}"
             play = yard.film if way == "run" else yard.end
             film = play(life, way, shot.files, key[2])
             for finding in ablation.of(film.findings):
                 return Violation(f"{sweep.NAME}/{name}", *finding)
-            films[key] = name, film
+        films.append((name, film))
     known: set[sweep.Key] = set()
-    for name, film in films.values():
-        for number, shot in enumerate(film.shots, 1):
-            key = sweep.key_of(life.name, shot)
+    for name, film in films:
+        for number, key, shot in sweep.distinct(life.name, film.shots):
             if key not in known:
                 known.add(key)
                 findings = yard.end(life, "run", shot.files, key[2]).findings

@@ -177,6 +177,19 @@ def key_of(life: str, shot: Shot) -> Key:
     return life, image_key(shot.files), float(int(shot.now))
 
 
+def distinct(life: str, shots: list[Shot]) -> Iterator[tuple[int, Key, Shot]]:
+    """The boundaries at which an image stands that stood at none before: number, key, shot."""
+    known: set[Key] = set()
+    last: Shot | None = None
+    for number, shot in enumerate(shots, 1):
+        if last is not None and shot.files is last.files and int(shot.now) == int(last.now):
+            continue
+        last, key = shot, key_of(life, shot)
+        if key not in known:
+            known.add(key)
+            yield number, key, shot
+
+
 class Share:
     """What one process found in its part of the work."""
 
