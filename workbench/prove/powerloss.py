@@ -177,20 +177,19 @@ def run(settings: Settings) -> Result:
     if skipped:
         return Result(NAME, bounds, {}, [], 0.0, skipped)
 
-    def work(index: int, jobs: int, tell: pool.Tell) -> tuple[Counter[str], list[Violation]]:
-        folder = scratch()
-        try:
-            return share(settings, folder, index, jobs, tell)
-        finally:
-            shutil.rmtree(folder)
-
     counts: Counter[str] = Counter()
     violations: list[Violation] = []
-    for found, wrong in pool.spread(
-        settings.jobs, work, lambda done: settings.progress(NAME, done, 0)
-    ):
-        counts += found
-        violations += wrong
+    folder = scratch()
+    try:
+        for found, wrong in pool.spread(
+            settings.jobs,
+            lambda index, jobs, tell: share(settings, f"{folder}/{index}", index, jobs, tell),
+            lambda done: settings.progress(NAME, done, 0),
+        ):
+            counts += found
+            violations += wrong
+    finally:
+        shutil.rmtree(folder)
     return Result(NAME, bounds, dict(counts), violations, time.monotonic() - began)
 
 

@@ -221,25 +221,31 @@ def run(settings: Settings) -> Result:
     if skipped:
         return Result(NAME, bounds, {}, [], 0.0, skipped)
 
-    def work(index: int, jobs: int, tell: pool.Tell) -> tuple[Counter[str], list[Violation]]:
-        folder = scratch()
-        try:
-            bench = Bench(lives.load(settings.lab), folder)
-            worker = Worker(settings, bench, index, jobs, tell)
-            for life in chosen(settings.lab):
-                worker.life(life)
-            return worker.counts, worker.violations
-        finally:
-            shutil.rmtree(folder)
-
     counts: Counter[str] = Counter()
     violations: list[Violation] = []
-    for found, wrong in pool.spread(
-        settings.jobs, work, lambda done: settings.progress(NAME, done, 0)
-    ):
-        counts += found
-        violations += wrong
+    folder = scratch()
+    try:
+        for found, wrong in pool.spread(
+            settings.jobs,
+            lambda index, jobs, tell: share(settings, f"{folder}/{index}", index, jobs, tell),
+            lambda done: settings.progress(NAME, done, 0),
+        ):
+            counts += found
+            violations += wrong
+    finally:
+        shutil.rmtree(folder)
     return Result(NAME, bounds, dict(counts), violations, time.monotonic() - began)
+
+
+def share(
+    settings: Settings, folder: str, index: int, jobs: int, tell: pool.Tell
+) -> tuple[Counter[str], list[Violation]]:
+    """What one of the processes does."""
+    bench = Bench(lives.load(settings.lab), folder)
+    worker = Worker(settings, bench, index, jobs, tell)
+    for life in chosen(settings.lab):
+        worker.life(life)
+    return worker.counts, worker.violations
 
 
 def replay(name: str, settings: Settings) -> list[Violation]:
