@@ -60,6 +60,7 @@ EXIT_CODES = f"""exit codes:
   {TERMINATED}  SIGTERM"""
 DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(ms|s|m)?", re.ASCII)
 UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+MAX_INPUT_BYTES = 4 * provider.MAX_SOURCE_BYTES
 LISTED = 20  # job ids named in an error line
 FOLD_TRIES, FOLD_PAUSE = 4, 0.003
 POLL_SECONDS = 1.0  # how soon --wait notices that another worker has finished
@@ -96,7 +97,7 @@ class OutputError(LabError):
 
 def emit(value: object) -> None:
     """Data on stdout, as JSON."""
-    put(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    put(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def put(text: str) -> None:
@@ -177,6 +178,13 @@ def seconds(text: str) -> float:
     return value
 
 
+def within_limit(data: bytes, what: str) -> bytes:
+    """The data; UsageError for more than a job can carry."""
+    if len(data) > MAX_INPUT_BYTES:
+        raise UsageError(f"{what}: more than {MAX_INPUT_BYTES} bytes; name files with --source")
+    return data
+
+
 def text_of(argument: str, what: str) -> str:
     """The argument itself, or standard input for `-`; UsageError unless that is UTF-8."""
     if argument != "-":
@@ -184,7 +192,7 @@ def text_of(argument: str, what: str) -> str:
     if sys.stdin is None:
         raise UsageError(f"{what}: there is no standard input")
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        return within_limit(sys.stdin.buffer.read(MAX_INPUT_BYTES + 1), what).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{what}: standard input is not UTF-8: {error.reason}") from error
 
@@ -196,8 +204,9 @@ def read_sources(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         if arguments.sources == "-":
             sources += provider.inline_sources(text_of("-", "--sources"))
         elif arguments.sources is not None:
-            with open(arguments.sources, encoding="utf-8") as file:
-                sources += provider.inline_sources(file.read())
+            with open(arguments.sources, "rb") as file:
+                data = within_limit(file.read(MAX_INPUT_BYTES + 1), "--sources")
+            sources += provider.inline_sources(data.decode("utf-8"))
         for named in arguments.source:
             source_id, equals, path = named.partition("=")
             if not equals:
@@ -605,6 +614,10 @@ def main(argv: Sequence[str] | None = None, line: CommandLine | None = None) -> 
         # A row that this version never writes: say so instead of a traceback.
         kind = type(error).__name__
         say(f"error: a stored value is not what this lab writes ({kind}: {error}); run evaluate.py")
+        return FAILED
+    except Exception as error:
+        # No memory, no thread to be had: one line, and the job is left to its lease.
+        say(f"error: {type(error).__name__}: {error}; what was committed stays")
         return FAILED
 
 

@@ -365,6 +365,17 @@ def is_laid_out(connection: sqlite3.Connection, path: str, layout: Layout) -> bo
     return True
 
 
+def is_there(path: str, layout: Layout) -> bool:
+    """Whether the file exists; StorageError where that cannot be known."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StorageError(f"{layout.noun} {path!r} cannot be read: {error.strerror}") from error
+    return True
+
+
 def is_writable(path: str) -> bool:
     """Whether file and folder can be written: a log needs both, and may not be left half usable."""
     return os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
@@ -489,7 +500,7 @@ def open_file(
     path: str, layout: Layout, connect: Connect, timeout: float, *, create: bool = False
 ) -> sqlite3.Connection:
     """A durable connection to a file not looked into yet; timeout: seconds to wait for a lock."""
-    if os.path.exists(path):
+    if is_there(path, layout):
         if not is_writable(path):
             raise StorageError(
                 f"{layout.noun} {path!r} cannot be written: file or folder is read-only"
@@ -513,7 +524,7 @@ def looking(
     path: str, layout: Layout, connect: Connect = connect_file
 ) -> Iterator[sqlite3.Connection]:
     """One read transaction that changes nothing logically, also after a writer was killed."""
-    if not os.path.exists(path):
+    if not is_there(path, layout):
         raise NotFound(f"no such {layout.noun}: {path!r}")
     writable = is_writable(path)
     if not writable and any(os.path.exists(path + end) for end in ("-wal", "-journal")):
@@ -1102,13 +1113,17 @@ class Runtime:
         except Busy as busy:
             return Effect(None, "the publisher was busy", busy)
         except LabError as error:
-            trouble = PublisherUnavailable(f"{error}; restore it")
-            return Effect(None, "the publisher could not be read", trouble)
+            unread = PublisherUnavailable(f"{error}; restore it")
+            return Effect(None, "the publisher could not be read", unread)
+        trouble: PublisherUnavailable | None = None
+        if not is_writable(self.publisher_path):
+            what = f"publisher database {self.publisher_path!r} cannot be written"
+            trouble = PublisherUnavailable(f"{what}; make it and its folder writable")
         if not receipts:
-            return Effect(None, "no receipt seen; a request may be under way")
+            return Effect(None, "no receipt seen; a request may be under way", trouble)
         if draft is None or receipts[0]["payload_hash"] != digest(steps.report(draft)):
-            return Effect(None, "the operation key holds another payload")
-        return Effect(receipts[0]["receipt"], "")
+            return Effect(None, "the operation key holds another payload", trouble)
+        return Effect(receipts[0]["receipt"], "", trouble)
 
     # One door to each database.
 
