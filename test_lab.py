@@ -5346,6 +5346,20 @@ class ProviderTransportTest(ProviderCase):
             gc.collect()
         return alive, [str(each.message) for each in caught]
 
+    @unittest.skipUnless(hasattr(signal, "pthread_sigmask"), "needs signal masks")
+    def test_a_signal_goes_to_the_thread_that_waits_never_to_the_timer(self) -> None:
+        masks: list[set[Any]] = []
+
+        def start(timer: threading.Timer) -> None:
+            masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+            threading.Thread.start(timer)
+
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        with mock.patch.object(threading.Timer, "start", start):
+            self.ask(self.serve(STUB_GOOD))
+        self.assertLessEqual({signal.SIGINT, signal.SIGTERM}, masks[0])
+        self.assertEqual(signal.pthread_sigmask(signal.SIG_BLOCK, ()), before)
+
     def test_tls_is_verified_and_never_gone_around(self) -> None:
         server = self.serve(STUB_GOOD, tls=True)
         self.assertEqual(self.ask(server)["summary"], STUB_DRAFT["summary"])
