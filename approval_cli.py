@@ -28,6 +28,7 @@ class ApprovalCommandLine(CommandLine):
     """Adds approve, reject and reconcile; memory belongs to the base command line."""
 
     PROG = "approval_cli.py"
+    ABOUT = __doc__
     DB = "approval.sqlite"
     JOB = "approval-demo"
     RUNTIME = ApprovalRuntime

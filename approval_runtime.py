@@ -26,7 +26,6 @@ from runtime import (
     Event,
     Job,
     Lease,
-    LostLease,
     PublisherUnavailable,
     Refused,
     Run,
@@ -36,6 +35,7 @@ from runtime import (
     check_seconds,
     digest,
     encode,
+    input_hash,
     operation_key,
     read_checkpoints,
     read_receipts,
@@ -168,7 +168,7 @@ def envelope(job: Job, report: object) -> dict[str, Any]:
         "target": spec.get("report_target", DEFAULT_TARGET),
         "scope": job.scope,
         "requester": json.loads(job.scope)[1],
-        "input_hash": job.input_hash,
+        "input_hash": input_hash(spec),
         "payload_hash": digest(report),
         "memory_rev": job.memory_rev,
         "memory_expires": job.memory_expires,
@@ -201,7 +201,7 @@ class ApprovalRuntime(Runtime):
     EXTRA_TABLES = {"approvals": APPROVALS}
     TERMINAL = (*Runtime.TERMINAL, ApprovalStatus.REJECTED, ApprovalStatus.EFFECT_CONFIRMED)
     TRANSITIONS = {
-        # A dispatched job is parked from whichever status a claim or a cancel finds it in.
+        # A dispatched job is parked from queued, retry_wait or running.
         Status.QUEUED: (*Runtime.TRANSITIONS[Status.QUEUED], ApprovalStatus.RECONCILING),
         Status.RETRY_WAIT: (*Runtime.TRANSITIONS[Status.RETRY_WAIT], ApprovalStatus.RECONCILING),
         Status.RUNNING: (
@@ -358,10 +358,11 @@ class ApprovalRuntime(Runtime):
         """
         try:
             action = envelope(row, report)
+            edited = action["input_hash"] != row.input_hash
         except (ValueError, TypeError, LookupError) as error:
             raise PermanentError("binding_mismatch: the job cannot be read any more") from error
         stored = (approval.action_json, approval.binding_hash, approval.operation_key)
-        if stored != (encode(action), digest(action), operation_key(row.id)):
+        if edited or stored != (encode(action), digest(action), operation_key(row.id)):
             raise PermanentError("binding_mismatch: content changed since it was put to review")
         done = read_checkpoints(self._db, row.id)
         if done["verify"] != verified(done["draft"], done["collect"], report):
@@ -416,6 +417,8 @@ class ApprovalRuntime(Runtime):
             raise PermanentError("not_approved: no decision is on record")
 
     def _finish(self, row: Job, payload: Mapping[str, Any]) -> None:
+        if self._approval(row.id) is None:
+            raise Refused(f"job {row.id!r} was never put to review: nothing was published")
         super()._finish(row, payload)
         self._set_approval(row.id, Decision.EXECUTED)
 
@@ -426,7 +429,9 @@ class ApprovalRuntime(Runtime):
             super()._before_claim(job)
 
     def _check_input(self, row: Job) -> None:
-        """Bound to the approval: an edit is found at dispatch, and the job fails by its name."""
+        """Once asked for, an edit is the binding's to find: the job then fails by its name."""
+        if self._approval(row.id) is None:
+            super()._check_input(row)
 
     def _grant(self, row: Job, owner: str, effect: Effect) -> int | None:
         if self._ready(row) and self._dispatched(row.id):
@@ -465,7 +470,8 @@ class ApprovalRuntime(Runtime):
             row = self._close_question(job, question[0], receipt, reason)
             if row.status != ApprovalStatus.EFFECT_CONFIRMED:
                 return Reconciled(row, None, reason)
-        checkpoint = read_checkpoints(self._db, job)[STEPS[-1]]
+        with self._storage():
+            checkpoint = read_checkpoints(self._db, job)[STEPS[-1]]
         return Reconciled(self._own(job), str(checkpoint["receipt"]), "")
 
     def _open_question(self, job: str) -> tuple[int, str] | None:
@@ -506,8 +512,7 @@ class ApprovalRuntime(Runtime):
             if row.status == ApprovalStatus.EFFECT_CONFIRMED:
                 return row
             if (row.status, row.generation) != (ApprovalStatus.RECONCILING, generation):
-                lease = Lease(job, "reconcile", generation)
-                raise LostLease(f"another reconcile of job {job!r} is at work; ask again", lease)
+                raise Unresolved(f"another reconcile of job {job!r} is at work; ask again")
             if receipt is None:
                 self._move(row, ApprovalStatus.RECONCILING, error=reason)
                 self._event(job, generation, ApprovalEvent.RECONCILE_INCONCLUSIVE, reason)

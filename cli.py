@@ -35,6 +35,7 @@ from runtime import (
     LOCAL,
     MAX_SECONDS,
     MEMORY_TTL,
+    MIN_SECONDS,
     VERSION,
     Event,
     Lease,
@@ -170,11 +171,11 @@ def refuse_lists(parser: Parser, arguments: argparse.Namespace) -> None:
 
 
 def seconds(text: str) -> float:
-    """`2`, `2s`, `500ms` or `1m` as seconds above 0."""
+    """`2`, `2s`, `500ms` or `1m` as seconds; at least a millisecond."""
     match = DURATION.fullmatch(text)
     value = float(match[1]) * UNIT_SECONDS[match[2] or "s"] if match else 0.0
-    if not 0 < value <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration above 0, like 2, 2s, 500ms, 1m")
+    if not MIN_SECONDS <= value <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration, like 2, 2s, 500ms, 1m (1ms up)")
     return value
 
 
@@ -280,6 +281,7 @@ class CommandLine:
     """The verbs of one workflow. A command returns an exit code; LabError carries its own."""
 
     PROG = "cli.py"
+    ABOUT = __doc__
     DB = "lab.sqlite"
     JOB = "demo"
     RUNTIME: type[Runtime] = Runtime
@@ -310,7 +312,7 @@ class CommandLine:
         }
 
     def parser(self) -> Parser:
-        parser = Parser(prog=self.PROG, description=__doc__, epilog=EXIT_CODES)
+        parser = Parser(prog=self.PROG, description=self.ABOUT, epilog=EXIT_CODES)
         parser.add_argument("--version", action="version", version=f"recovery lab {VERSION}")
         verbs = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
         for name, command in self.commands().items():
@@ -532,7 +534,7 @@ def fold_in(path: str) -> None:
     for _ in range(FOLD_TRIES):
         if not os.path.exists(path + "-wal"):
             return
-        time.sleep(FOLD_PAUSE * (os.getpid() % 7 + 1))  # no two of them at the same moment again
+        time.sleep(FOLD_PAUSE * (os.getpid() % 7 + 1))  # hardly two at the same moment again
         with contextlib.suppress(LabError), looking(path, LOCAL):
             pass
 
@@ -592,7 +594,7 @@ def signals() -> Iterator[None]:
 
 
 def main(argv: Sequence[str] | None = None, line: CommandLine | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command; returns its exit code. SystemExit for usage and --help, as argparse."""
     try:
         with signals():
             parser = (line or CommandLine()).parser()

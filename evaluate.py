@@ -510,6 +510,7 @@ class Case(Checks):
         self.hold("citations", once and known.issuperset(cited), f"citations {cited!r:.80}")
         expected = {
             "citations": len(cited),
+            "draft_hash": digest(self.result("draft")),
             "known": True,
             "payload_hash": digest(self.report),
             "semantic_support": "not_judged",

@@ -162,22 +162,27 @@ def check_sources(sources: Sequence[Mapping[str, Any]]) -> None:
             raise ValueError(f"source {name!r} is larger than {MAX_SOURCE_BYTES} bytes")
 
 
-def collect(spec: Record) -> Record:
+def collect(spec: Record, databases: Sequence[str] = ()) -> Record:
     """The texts of the job's sources, as {"sources": [{"id", "text"}]}.
 
     Files are read again and must be those submitted; PermanentError names the source if not.
+    databases: open files of this process; reading one would drop its locks (POSIX), so none is.
     """
-    return {"sources": [{"id": each["id"], "text": _text_of(each)} for each in spec["sources"]]}
+    read = [{"id": each["id"], "text": _text_of(each, databases)} for each in spec["sources"]]
+    return {"sources": read}
 
 
-def _text_of(source: Record) -> str:
+def _text_of(source: Record, databases: Sequence[str]) -> str:
     import hashlib
     from urllib.parse import unquote_to_bytes
 
     if "uri" not in source:
         return str(source["text"])
     try:
-        data = _read_regular(unquote_to_bytes(source["uri"].removeprefix("file://")))
+        path = os.fsdecode(unquote_to_bytes(source["uri"].removeprefix("file://")))
+        if os.path.exists(path) and any(os.path.samefile(path, each) for each in databases):
+            raise ValueError("this is the lab's own database")
+        data = _read_regular(path)
         if (len(data), hashlib.sha256(data).hexdigest()) != (source["bytes"], source["sha256"]):
             raise ValueError("the file has changed since it was submitted")
         return data.decode("utf-8")

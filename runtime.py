@@ -42,6 +42,7 @@ RETRY_SECONDS = {1: 2.0, 2: 4.0}  # lab settings, small enough to watch; by atte
 DEADLINE_SECONDS = 600.0
 MEMORY_TTL = 3600.0
 LOCK_SECONDS = 5.0  # every transaction is short: a lock held longer than this is somebody's mistake
+MIN_SECONDS = 0.001  # far above what a REAL of this century can tell apart
 MAX_SECONDS = 366 * 86400.0  # no duration may reach a date that a clock cannot show
 DEFAULT_SCOPE = ("local", "operator", "research")
 DEFAULT_MEMORY = "Prefer short sentences, and name the source of every claim."
@@ -147,6 +148,8 @@ class NotCanonical(PermanentError, ValueError):
 class StorageError(LabError):
     """A database file cannot be used; the job, if one is running, is left to its lease."""
 
+    definite = False
+
 
 class StorageFull(StorageError):
     """The disk is full: the statement was undone."""
@@ -156,6 +159,7 @@ class Busy(LabError):
     """Another process holds the database's lock."""
 
     exit_code = 3
+    definite = False
 
 
 class PublisherUnavailable(LabError):
@@ -264,6 +268,11 @@ def encode(value: object) -> str:
 def digest(value: object) -> str:
     """Hex SHA-256 of the UTF-8 of `encode(value)`."""
     return hashlib.sha256(encode(value).encode("utf-8")).hexdigest()
+
+
+def input_hash(spec: Mapping[str, Any]) -> str:
+    """The digest of all of a spec but where its report is meant to go. SPEC section 4."""
+    return digest({name: value for name, value in spec.items() if name != "report_target"})
 
 
 def operation_key(job: str) -> str:
@@ -381,7 +390,7 @@ def is_writable(path: str) -> bool:
     return os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)
 
 
-def refuse_foreign(path: str, layout: Layout, connect: Connect) -> None:
+def refuse_foreign(path: str, layout: Layout, connect: Connect, timeout: float) -> None:
     """StorageError for a file that is not ours, before SQLite may recover its log into it.
 
     A read-only connection does not fold a log in. It cannot look past a hot journal either; only
@@ -391,7 +400,7 @@ def refuse_foreign(path: str, layout: Layout, connect: Connect) -> None:
         return
     try:
         with (
-            contextlib.closing(connect(_uri(path, "mode=ro"), LOCK_SECONDS)) as connection,
+            contextlib.closing(connect(_uri(path, "mode=ro"), timeout)) as connection,
             transaction(connection, "BEGIN"),
         ):
             is_laid_out(connection, path, layout)
@@ -451,8 +460,8 @@ def _set_journal(connection: sqlite3.Connection, journal: str) -> None:
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection, begin: str = "BEGIN IMMEDIATE") -> Iterator[None]:
     """All or nothing; what is raised is the failed statement's reason, never the rollback's."""
-    connection.execute(begin)
     try:
+        connection.execute(begin)
         yield
         connection.execute("COMMIT")
     except BaseException:
@@ -507,7 +516,9 @@ def open_file(
             )
         if 0 < os.path.getsize(path) < HEADER_BYTES:  # SQLite takes a single byte for an empty file
             raise StorageError(f"{layout.noun} {path!r} is damaged: file is not a database")
-        refuse_foreign(path, layout, connect)
+        begin = time.monotonic()
+        refuse_foreign(path, layout, connect, timeout)
+        timeout = max(0.0, timeout - (time.monotonic() - begin))
     elif not create:
         raise NotFound(f"no such {layout.noun}: {path!r}")
     connection = connect(_uri(path, "mode=rwc" if create else "mode=rw"), timeout)
@@ -521,9 +532,13 @@ def open_file(
 
 @contextlib.contextmanager
 def looking(
-    path: str, layout: Layout, connect: Connect = connect_file
+    path: str, layout: Layout, connect: Connect = connect_file, timeout: float = LOCK_SECONDS
 ) -> Iterator[sqlite3.Connection]:
-    """One read transaction that changes nothing logically, also after a writer was killed."""
+    """One read transaction that changes nothing logically, also after a writer was killed.
+
+    timeout: seconds to wait for a lock.
+    """
+    ends = time.monotonic() + timeout
     if not is_there(path, layout):
         raise NotFound(f"no such {layout.noun}: {path!r}")
     writable = is_writable(path)
@@ -534,10 +549,11 @@ def looking(
         )
     query = "mode=rw" if writable else "mode=ro&immutable=1"
     with naming(layout, path):
-        refuse_foreign(path, layout, connect)
+        refuse_foreign(path, layout, connect, timeout)
+        left = max(0.0, ends - time.monotonic())
     with (
         naming(layout, path),
-        contextlib.closing(connect(_uri(path, query), LOCK_SECONDS)) as connection,
+        contextlib.closing(connect(_uri(path, query), left)) as connection,
     ):
         connection.execute("PRAGMA query_only=ON")
         with transaction(connection, "BEGIN"):
@@ -579,17 +595,20 @@ def workflow_of(job: Job) -> str:
         return ""
 
 
-def read_receipts(path: str, job: str, connect: Connect = connect_file) -> list[dict[str, str]]:
-    """The receipts under the job's operation key: none or one."""
+def read_receipts(
+    path: str, job: str, connect: Connect = connect_file, timeout: float = LOCK_SECONDS
+) -> list[dict[str, str]]:
+    """The receipts under the job's operation key: none or one; timeout: seconds for a lock."""
     names = ("op", "payload_hash", "receipt")
-    with looking(path, PUBLISHER, connect) as publisher:
+    with looking(path, PUBLISHER, connect, timeout) as publisher:
         rows = publisher.execute("SELECT * FROM receipts WHERE op = ?", (operation_key(job),))
         return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def verified(draft: Any, collected: Any, report: object) -> dict[str, Any]:
     """The verify checkpoint: what was checked of a draft, and the hash of the report it makes."""
-    return {**steps.verify(draft, collected), "payload_hash": digest(report)}
+    hashes = {"draft_hash": digest(draft), "payload_hash": digest(report)}
+    return {**steps.verify(draft, collected), **hashes}
 
 
 def effect_of(view: Mapping[str, Any]) -> str:
@@ -665,7 +684,7 @@ class Runtime:
         self._connection: sqlite3.Connection | None = None
         self._now: float | None = None
         self._lease: Lease | None = None  # set while a step executes
-        self._lease_until = 0.0
+        self._lease_until: float | None = None  # of the lease that `run` works under
 
     def __enter__(self: R) -> R:
         return self
@@ -701,7 +720,7 @@ class Runtime:
         check_seconds("deadline_seconds", deadline_seconds)
         stored_scope = scope_text(scope)
         check_input(provider, model, endpoint, sources)
-        inputs = {
+        spec: dict[str, Any] = {
             "sources": sources,
             "provider": provider,
             "model": model,
@@ -709,17 +728,16 @@ class Runtime:
             "workflow": self.WORKFLOW,
             "scope": list(scope),
         }
-        spec = dict(inputs)
         if report_target is not None:
             check_name("report target", report_target)
             spec["report_target"] = report_target
-        input_hash, spec_text = digest(inputs), encode(spec)
+        hashed, spec_text = input_hash(spec), encode(spec)
         with self._transaction(create=True):
             for table in self.EXTRA_TABLES.values():
                 self._db.execute(table.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", 1))
             found = self._db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
             if found is not None:
-                return Submission(self._same_input(Job(*found), input_hash, spec_text), False)
+                return Submission(self._same_input(Job(*found), hashed, spec_text), False)
             revision, expires = self._memory_in_force(stored_scope)
             deadline = self.now + deadline_seconds
             self._db.execute(
@@ -728,7 +746,7 @@ class Runtime:
                 (
                     job,
                     spec_text,
-                    input_hash,
+                    hashed,
                     Status.QUEUED,
                     stored_scope,
                     revision,
@@ -737,7 +755,7 @@ class Runtime:
                 ),
             )
             detail = {
-                "input_hash": input_hash,
+                "input_hash": hashed,
                 "deadline": deadline,
                 "memory_rev": revision,
                 "memory_expires": expires,
@@ -745,8 +763,8 @@ class Runtime:
             self._event(job, 0, Event.SUBMITTED, encode(detail))
             return Submission(read_job(self._db, job), True)
 
-    def _same_input(self, job: Job, input_hash: str, spec: str) -> Job:
-        if job.input_hash != input_hash or job.spec != spec:
+    def _same_input(self, job: Job, hashed: str, spec: str) -> Job:
+        if job.input_hash != hashed or job.spec != spec:
             raise Conflict(
                 f"job {job.id!r} exists with other input (status {job.status}): "
                 "it was left as it is; changed input needs a new job id"
@@ -802,8 +820,9 @@ class Runtime:
         """Claim the job and do its missing steps in order, each outside any transaction.
 
         A job that is not ready comes back as it stands. Recovery reads checkpoints; no model is
-        asked what to do next. Raises LostLease when the job was taken over, NotNow kinds when a
-        database is out of reach; a step's own failure is an outcome, recorded on the job.
+        asked what to do next. Raises LostLease when the job was taken over, Busy, StorageError or
+        PublisherUnavailable when a database is out of reach; a step's own failure is an outcome,
+        recorded on the job.
         """
         self._before_claim(job)
         generation = self.claim(job, owner)
@@ -827,6 +846,8 @@ class Runtime:
                     self._door(f"after_{step}")
         except (PermanentError, RetryableError) as error:
             self._settle(lease, error)
+        finally:
+            self._lease_until = None
         return Run(self.job(job), tuple(ran), reused)
 
     def _before_claim(self, job: str) -> None:
@@ -843,9 +864,7 @@ class Runtime:
 
     def _check_input(self, row: Job) -> None:
         """Refused for a spec that is not what was submitted: it may name another workflow."""
-        inputs = json.loads(row.spec)
-        inputs.pop("report_target", None)
-        if digest(inputs) != row.input_hash:
+        if input_hash(json.loads(row.spec)) != row.input_hash:
             raise Refused(f"job {row.id!r}: its spec was changed after submit; run evaluate.py")
 
     def claim(self, job: str, owner: str) -> int | None:
@@ -942,7 +961,7 @@ class Runtime:
         self._lease = lease
         try:
             if step == "collect":
-                return steps.collect(spec)
+                return steps.collect(spec, (self.path, self.publisher_path))
             if step == "draft":
                 seconds = self._at_most(self.call_seconds)
                 return steps.draft(spec, done["collect"], memory, seconds)
@@ -971,7 +990,7 @@ class Runtime:
 
         The rest is for recording how it ended, so that a slow call is a retry and no lost lease.
         """
-        if self.keepalive is not None or self._lease is None:
+        if self.keepalive is not None or self._lease_until is None:
             return seconds
         left = max(0.0, self._lease_until - self.clock())
         return min(seconds, left - min(RECORD_SECONDS, left / 10))
@@ -1004,13 +1023,12 @@ class Runtime:
 
     def _settle(self, lease: Lease, error: PermanentError | RetryableError) -> None:
         """Record a failed step: a later attempt where one is left, else the end. Guarded."""
-        ends = self._retry_at(self.job(lease.job), error, self.clock()) is None
-        effect = self._hidden_effect(lease.job) if ends else NOT_LOOKED_UP
+        effect = self._hidden_effect(lease.job)
         with self._transaction():
             self._record(self.guard(*lease), error, effect)
 
     def _record(self, row: Job, error: LabError, effect: Effect) -> None:
-        reason, retry_at = str(error), self._retry_at(row, error, self.now)
+        reason, retry_at = str(error), self._retry_at(row, error)
         if retry_at is None:
             if isinstance(error, RetryableError) and row.attempts in RETRY_SECONDS:
                 reason += "; another attempt would be past the deadline"
@@ -1020,12 +1038,12 @@ class Runtime:
         detail = encode({"available_at": retry_at, "reason": reason})
         self._event(row.id, row.generation, Event.RETRY_SCHEDULED, detail)
 
-    def _retry_at(self, row: Job, error: LabError, now: float) -> float | None:
+    def _retry_at(self, row: Job, error: LabError) -> float | None:
         """When to try again; None when it is permanent, the claims are spent or it is too late."""
         delay = RETRY_SECONDS.get(row.attempts)
         if not isinstance(error, RetryableError) or delay is None:
             return None
-        retry_at = now + max(delay, error.retry_after or 0.0)
+        retry_at = self.now + max(delay, error.retry_after or 0.0)
         return retry_at if retry_at < row.deadline else None
 
     def cancel(self, job: str) -> Job:
@@ -1105,11 +1123,15 @@ class Runtime:
         }
 
     def _look_up(self, job: str) -> Effect:
-        """Ask the report service, read-only, what stands under the job's operation key."""
+        """Ask the report service, read-only, what stands under the job's operation key.
+
+        Under a lease it waits no longer than the lease lasts: a failed look-up prevents no end.
+        """
         with self._storage():
             draft = read_checkpoints(self._db, self._own(job).id).get("draft")
         try:
-            receipts = read_receipts(self.publisher_path, job, self.connect)
+            timeout = self._at_most(LOCK_SECONDS)
+            receipts = read_receipts(self.publisher_path, job, self.connect, timeout)
         except Busy as busy:
             return Effect(None, "the publisher was busy", busy)
         except LabError as error:
@@ -1217,9 +1239,9 @@ class Runtime:
 
 
 def check_seconds(name: str, value: float) -> None:
-    """UsageError unless value is a number of seconds above 0 and at most a year."""
-    if not (math.isfinite(value) and 0 < value <= MAX_SECONDS):
-        raise UsageError(f"{name} must be above 0 and at most {MAX_SECONDS:.0f} seconds")
+    """UsageError unless value is a number of seconds from a millisecond to a year."""
+    if not (math.isfinite(value) and MIN_SECONDS <= value <= MAX_SECONDS):
+        raise UsageError(f"{name} must be {MIN_SECONDS} to {MAX_SECONDS:.0f} seconds")
 
 
 def check_name(what: str, text: str) -> None:
