@@ -31,7 +31,6 @@ class ApprovalCommandLine(CommandLine):
     ABOUT = __doc__
     DB = "approval.sqlite"
     JOB = "approval-demo"
-    RUNTIME = ApprovalRuntime
     EXITS = {
         **CommandLine.EXITS,
         ApprovalStatus.WAITING_APPROVAL: DONE,

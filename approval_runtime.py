@@ -201,7 +201,7 @@ class ApprovalRuntime(Runtime):
     EXTRA_TABLES = {"approvals": APPROVALS}
     TERMINAL = (*Runtime.TERMINAL, ApprovalStatus.REJECTED, ApprovalStatus.EFFECT_CONFIRMED)
     TRANSITIONS = {
-        # A dispatched job is parked from queued, retry_wait or running.
+        # A dispatched job is parked from whichever status a claim, a cancel or an edit left it in.
         Status.QUEUED: (*Runtime.TRANSITIONS[Status.QUEUED], ApprovalStatus.RECONCILING),
         Status.RETRY_WAIT: (*Runtime.TRANSITIONS[Status.RETRY_WAIT], ApprovalStatus.RECONCILING),
         Status.RUNNING: (
@@ -214,6 +214,7 @@ class ApprovalRuntime(Runtime):
             ApprovalStatus.REJECTED,
             Status.FAILED,
             Status.CANCELLED,
+            ApprovalStatus.RECONCILING,
         ),
         ApprovalStatus.RECONCILING: (ApprovalStatus.RECONCILING, ApprovalStatus.EFFECT_CONFIRMED),
     }
@@ -246,7 +247,9 @@ class ApprovalRuntime(Runtime):
         with self._transaction():
             row, approval = self._own(job), self._approval(job)
             waiting = row.status == ApprovalStatus.WAITING_APPROVAL
-            if waiting and approval is not None and approval.expires_at <= self.now:
+            if waiting and self._dispatched(job):
+                self._park(row, "the request was dispatched: the outcome is unknown")
+            elif waiting and approval is not None and approval.expires_at <= self.now:
                 self._move(row, Status.FAILED, error=APPROVAL_EXPIRED)
                 self._event(job, row.generation, Event.FAILED, APPROVAL_EXPIRED)
 

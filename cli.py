@@ -62,6 +62,15 @@ EXIT_CODES = f"""exit codes:
 DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,12})?)(ms|s|m)?", re.ASCII)
 UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 MAX_INPUT_BYTES = 4 * provider.MAX_SOURCE_BYTES
+RUN_COLUMNS = (
+    "status",
+    "generation",
+    "owner",
+    "lease_until",
+    "attempts",
+    "available_at",
+    "error",
+)
 LISTED = 20  # job ids named in an error line
 FOLD_TRIES, FOLD_PAUSE = 4, 0.003
 POLL_SECONDS = 1.0  # how soon --wait notices that another worker has finished
@@ -214,7 +223,8 @@ def read_sources(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 raise UsageError(f"--source takes ID=PATH, not {named!r}")
             sources.append(provider.file_source(source_id, path))
     except OSError as error:
-        raise UsageError(f"--sources {arguments.sources!r}: {error.strerror}") from error
+        named = error.filename or arguments.sources
+        raise UsageError(f"source file {named!r}: {error.strerror}") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
     return sources or list(provider.DEFAULT_SOURCES)
@@ -284,7 +294,6 @@ class CommandLine:
     ABOUT = __doc__
     DB = "lab.sqlite"
     JOB = "demo"
-    RUNTIME: type[Runtime] = Runtime
     # What `run` reports of a job in each status.
     EXITS = {
         Status.SUCCEEDED: DONE,
@@ -296,7 +305,7 @@ class CommandLine:
     }
 
     def commands(self) -> dict[str, Command]:
-        memory, ttl = self.scope_options, f"--ttl 1m --value {'TEXT'!r}"
+        memory, ttl = self.scope_options, "--ttl 1m --value TEXT"
         return {
             "memory-put": Command("store the scope's memory", ttl, self.put_options, self.put),
             "memory-forget": Command("empty the scope's memory", "", memory, self.forget),
@@ -326,7 +335,7 @@ class CommandLine:
         return parser
 
     def runtime(self, arguments: argparse.Namespace, **options: Any) -> Runtime:
-        return self.RUNTIME(arguments.db, **options)
+        return Runtime(arguments.db, **options)
 
     def no_options(self, verb: argparse.ArgumentParser) -> None:
         """A command of --db alone."""
@@ -412,7 +421,7 @@ class CommandLine:
             "crash": end_process,
             "keepalive": Heartbeat if arguments.heartbeat else None,
         }
-        owner = arguments.owner or default_owner()
+        owner = default_owner() if arguments.owner is None else arguments.owner
         with self.runtime(arguments, **options) as runtime:
             job = self.job_of(arguments, runtime)
             said = ""
@@ -439,6 +448,8 @@ class CommandLine:
         try:
             ran = runtime.run(job, owner)
             view, steps, reused = runtime.inspect(job), ran.steps_run, ran.steps_reused
+            # What this run did, though someone may have gone on with the job since.
+            view["job"].update(pick(ran.job, *RUN_COLUMNS))
         except LostLease as error:
             lost, view = f"{error}; ", runtime.inspect(job)
             committed = [e for e in view["events"] if e["kind"] == Event.STEP_COMMITTED]

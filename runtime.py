@@ -25,7 +25,16 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import provider as steps
 from provider import LabError, PermanentError, RetryableError
 
-__all__ = ["SCHEMA", "InjectedCrash", "LostLease", "PermanentError", "RetryableError", "Runtime"]
+__all__ = [
+    "SCHEMA",
+    "InjectedCrash",
+    "LostLease",
+    "PermanentError",
+    "RetryableError",
+    "Runtime",
+    "digest",
+    "encode",
+]
 
 VERSION = "1.0.0"
 WORKFLOW = "report/v1"
@@ -360,17 +369,17 @@ def is_laid_out(connection: sqlite3.Connection, path: str, layout: Layout) -> bo
     """False for an empty file; StorageError for any that is not of this kind and version."""
     stamp = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    found = dict(connection.execute("SELECT name, sql FROM sqlite_master"))
+    schema = connection.execute("SELECT name, sql, type FROM sqlite_master").fetchall()
+    found = {name: sql for name, sql, _ in schema}
     if not found and stamp == 0 and version == 0:
         return False
     if (stamp, version) != (layout.application_id, USER_VERSION):
         refuse(path, layout, stamp, version)
     wrong = [name for name, sql in layout.tables.items() if found.get(name) != sql]
     wrong += [name for name, sql in layout.optional.items() if found.get(name, sql) != sql]
+    wrong += [name for name, _, kind in schema if kind in ("trigger", "view")]
     if wrong:
-        raise StorageError(
-            f"{layout.noun} {path!r} has another {wrong[0]!r} table than this version"
-        )
+        raise StorageError(f"{layout.noun} {path!r} has another {wrong[0]!r} than this version")
     return True
 
 
@@ -570,6 +579,12 @@ def read_job(connection: sqlite3.Connection, job: str) -> Job:
     if row is None:
         raise NotFound(f"no job {job!r} in this database; `list` shows those there are")
     return Job(*row)
+
+
+def read_memory(connection: sqlite3.Connection, scope: str) -> Memory | None:
+    """The one value of a scope (canonical text), or None."""
+    row = connection.execute("SELECT * FROM memory WHERE scope = ?", (scope,)).fetchone()
+    return None if row is None else Memory(*row)
 
 
 def read_checkpoints(connection: sqlite3.Connection, job: str) -> dict[str, Any]:
@@ -772,10 +787,10 @@ class Runtime:
         return job
 
     def _memory_in_force(self, scope: str) -> tuple[int, float]:
-        row = self._db.execute("SELECT * FROM memory WHERE scope = ?", (scope,)).fetchone()
-        if row is None or not Memory(*row).value or Memory(*row).expires <= self.now:
+        memory = read_memory(self._db, scope)
+        if memory is None or not memory.value or memory.expires <= self.now:
             return 0, 0.0
-        return Memory(*row).revision, Memory(*row).expires
+        return memory.revision, memory.expires
 
     def memory_put(
         self,
@@ -797,12 +812,10 @@ class Runtime:
         """Empty the scope's value as a new revision; NotFound where there never was one."""
         key = scope_text(scope)
         with self._transaction():
-            row = self._db.execute("SELECT * FROM memory WHERE scope = ?", (key,)).fetchone()
-            if row is None:
+            memory = read_memory(self._db, key)
+            if memory is None:
                 raise NotFound(f"no memory for scope {key}: nothing to forget")
-            if not Memory(*row).value:
-                return Memory(*row)
-            return self._remember(key, "", 0.0)
+            return self._remember(key, "", 0.0) if memory.value else memory
 
     def _remember(self, scope: str, value: str, expires: float) -> Memory:
         self._db.execute(
@@ -811,8 +824,7 @@ class Runtime:
             " revision = revision + 1, expires = excluded.expires",
             (scope, value, expires),
         )
-        found = self._db.execute("SELECT * FROM memory WHERE scope = ?", (scope,)).fetchone()
-        return Memory(*found)
+        return read_memory(self._db, scope) or Memory(scope, value, 1, expires)
 
     # The state loop.
 
@@ -944,16 +956,17 @@ class Runtime:
 
     def _check_limits(self, row: Job) -> str:
         """Memory and deadline of a job at this moment; the pinned memory's text, or empty."""
+        text = ""
+        if row.memory_rev:
+            memory = read_memory(self._db, row.scope)
+            if memory is None or memory.revision != row.memory_rev:
+                raise PermanentError("memory_revision_changed")
+            if row.memory_expires <= self.now:
+                raise PermanentError("memory_expired")
+            text = memory.value
         if row.deadline <= self.now:
             raise PermanentError("deadline exceeded")
-        if row.memory_rev == 0:
-            return ""
-        found = self._db.execute("SELECT * FROM memory WHERE scope = ?", (row.scope,)).fetchone()
-        if found is None or Memory(*found).revision != row.memory_rev:
-            raise PermanentError("memory_revision_changed")
-        if row.memory_expires <= self.now:
-            raise PermanentError("memory_expired")
-        return Memory(*found).value
+        return text
 
     def _execute(self, lease: Lease, step: str, start: Start, done: Mapping[str, Any]) -> Any:
         """One step's work, outside any transaction; only here is the lease it runs under set."""
@@ -1112,14 +1125,14 @@ class Runtime:
         row = read_job(local, job)
         columns = row._asdict()
         columns.update(spec=json.loads(row.spec), scope=json.loads(row.scope))
-        memory = local.execute("SELECT * FROM memory WHERE scope = ?", (row.scope,)).fetchone()
+        memory = read_memory(local, row.scope)
         events = local.execute("SELECT * FROM events WHERE job_id = ? ORDER BY seq", (job,))
         names = [column[0] for column in events.description]
         return {
             "job": columns,
             "checkpoints": read_checkpoints(local, job),
             "events": [dict(zip(names, event, strict=True)) for event in events],
-            "memory": None if memory is None else Memory(*memory)._asdict(),
+            "memory": None if memory is None else memory._asdict(),
         }
 
     def _look_up(self, job: str) -> Effect:

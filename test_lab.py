@@ -3554,7 +3554,7 @@ class AfterDispatchTest(ApprovalTest):
             with self.subTest(name):
                 self.setUp()
                 kept = self.publisher + ".kept"
-                self.lab().memory_put("1", ttl=599)
+                self.lab().memory_put("1", ttl=599 if "expiry" in name else 3600)
                 self.approved()
                 connect = spying(fill if name == "full" else None, patience=0, moves=self.moves)
                 lab = self.hooked(door, trouble, connect=connect, lease_seconds=900)
@@ -4335,6 +4335,14 @@ class TransitionTest(ApprovalTest):
             self.use().claim("demo", "w")
             self.lab().reconcile("demo")
 
+        def cancel_edited() -> None:
+            decide("approve")
+            self.crashed("after_effect")
+            self.sql("UPDATE jobs SET status = 'waiting_approval'")
+            self.use().cancel("demo")
+            self.assertEqual(self.lab().reconcile("demo").job.status, "effect_confirmed")
+
+        yield cancel_edited
         yield lambda: decide("reject")
         yield lambda: (self.use().run("demo", "w"), self.use().cancel("demo"))
         yield lambda: (
