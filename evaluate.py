@@ -755,12 +755,21 @@ def mode_for(path: str, kind: str, what: str) -> str:
             raise Refused(f"{what} needs recovery and cannot be written: copy it with its log")
         return "ro&immutable=1"
     if logs:
-        # Looked at alone, without its log; only a log never folded in can still hold the stamp.
-        with contextlib.closing(connect(path, "ro&immutable=1")) as bare:
-            if bare.execute("PRAGMA application_id").fetchone() == (0,) and "-wal" in logs:
-                return "ro"
-            recognise(bare, kind, what)
+        peek(path, kind, what)
     return "rw"
+
+
+def peek(path: str, kind: str, what: str) -> None:
+    """As recognise, under the locks of the living, through a connection that folds no log in."""
+    try:
+        with contextlib.closing(connect(path, "ro")) as connection:
+            recognise(connection, kind, what)
+    except sqlite3.OperationalError as error:
+        if "readonly" not in str(error):
+            raise
+        # A hot journal: whoever wrote is dead, so there is no lock to respect.
+        with contextlib.closing(connect(path, "ro&immutable=1")) as bare:
+            recognise(bare, kind, what)
 
 
 @contextlib.contextmanager

@@ -180,7 +180,7 @@ def _text_of(source: Record, databases: Sequence[str]) -> str:
         return str(source["text"])
     try:
         path = os.fsdecode(unquote_to_bytes(source["uri"].removeprefix("file://")))
-        if os.path.exists(path) and any(os.path.samefile(path, each) for each in databases):
+        if any(_same_file(path, each) for each in databases):
             raise ValueError("this is the lab's own database")
         data = _read_regular(path)
         if (len(data), hashlib.sha256(data).hexdigest()) != (source["bytes"], source["sha256"]):
@@ -188,6 +188,13 @@ def _text_of(source: Record, databases: Sequence[str]) -> str:
         return data.decode("utf-8")
     except ValueError as error:
         raise PermanentError(f"source {source['id']!r}: {error}") from None
+
+
+def _same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False  # one of them is gone: whoever opens it will say so
 
 
 def _read_regular(path: str | bytes) -> bytes:

@@ -974,7 +974,7 @@ class Runtime:
         self._lease = lease
         try:
             if step == "collect":
-                return steps.collect(spec, (self.path, self.publisher_path))
+                return steps.collect(spec, (self.path, f"{self.path}-shm", self.publisher_path))
             if step == "draft":
                 seconds = self._at_most(self.call_seconds)
                 return steps.draft(spec, done["collect"], memory, seconds)
