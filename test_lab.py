@@ -871,6 +871,17 @@ class CommitTest(LabTest):
         self.assertEqual((job.status, job.error), ("failed", "deadline exceeded"))
         self.assertEqual(draft.calls, [], "nothing was sent")
 
+    def test_where_memory_and_deadline_are_both_gone_memory_is_the_reason(self) -> None:
+        lab = self.lab()
+        lab.memory_put("one", ttl=20)
+        lab.submit("both", deadline_seconds=20)
+        lab.claim("both", "w")
+        self.clock.advance(20)
+        for reason in ("memory_expired", "memory_revision_changed"):
+            with self.refused(PermanentError, f"^{reason}$"):
+                lab.commit_step("both", "w", 1, "collect", {})
+            lab.memory_put("two")
+
     def test_a_result_and_its_event_are_one_transaction(self) -> None:
         broken = spying(failing("INSERT INTO events", "disk I/O error"))
         for step in STEPS:
@@ -1676,6 +1687,8 @@ class StorageTest(LabTest):
             "another column": "ALTER TABLE jobs ADD COLUMN more TEXT",
             "a column less": "ALTER TABLE jobs DROP COLUMN memory_expires",
             "a table less": "DROP TABLE memory",
+            "a trigger": "CREATE TRIGGER t AFTER INSERT ON events BEGIN SELECT 1; END",
+            "a view": "CREATE VIEW v AS SELECT 1",
         }
         for wrong, change in changes.items():
             path = os.path.join(self.folder, wrong)
@@ -2212,6 +2225,7 @@ class CommandsTest(CommandLineTest):
             ["submit", "--report-target", "\x1b"],
             ["memory-put", "--value", ""],
             ["run", "--owner", "a\nb"],
+            ["run", "--owner", ""],
             ["run", "--lease-seconds=--"],
             ["submit", "--source=--"],
             ["memory-put", "--ttl=--"],
@@ -2223,7 +2237,7 @@ class CommandsTest(CommandLineTest):
     def test_durations(self) -> None:
         options = ("--lease-seconds", "--call-seconds")
         bad = ["0", "-1", "-0", "nan", "inf", "-inf", "1e999", "0s", "0ms", "", "2 s", "2h", "x"]
-        bad += ["1e3", "²", "999999999999999", "."]
+        bad += ["1e3", "²", "999999999999999", ".", "0.9ms"]
         self.command("submit")
         for option, value in itertools.product(options, bad):
             with self.subTest(value), self.unchanged():
@@ -2792,6 +2806,19 @@ class RequestTest(ApprovalTest):
         self.lab().cancel("demo")
         self.assertEqual(shown(), ("pending", "cancelled"))
 
+    def test_an_edited_input_is_never_put_to_review(self) -> None:
+        for edit in (
+            "UPDATE jobs SET spec = replace(spec, 'finished', 'other')",
+            "UPDATE jobs SET input_hash = hex(zeroblob(32))",
+        ):
+            self.setUp()
+            self.lab().submit("demo")
+            self.crashed("after_draft")
+            self.sql(edit)
+            with self.refused(Refused, "changed after submit"):
+                self.lab().run("demo", "w")
+            self.assertEqual(self.sql("SELECT * FROM approvals"), [])
+
     def test_a_request_never_outlives_the_deadline(self) -> None:
         for deadline, seconds, expires in ((60, 120, 60), (600, 30, 30), (121, 120, 120)):
             lab = self.lab(approval_seconds=seconds)
@@ -3220,6 +3247,18 @@ class DispatchTest(ApprovalTest):
         self.assertEqual(self.history()[-1][0], "dispatch_started")
         self.assertEqual(self.receipts(), [])
         self.assertEqual(self.lab().inspect("demo")["effect"], "unknown")
+
+    def test_no_wait_outlasts_the_lease(self) -> None:
+        waits: list[float] = []
+
+        def connect(uri: str, timeout: float) -> sqlite3.Connection:
+            waits.extend([timeout] if ".publisher." in uri else [])
+            return spying()(uri, timeout)
+
+        self.approved()
+        self.lab(connect=connect, lease_seconds=2).run("demo", "w")
+        before_the_claim = [seconds for seconds in waits if seconds > 2]
+        self.assertEqual((len(before_the_claim), len(waits)), (1, 3))
 
     def test_marker_and_event_are_one_transaction(self) -> None:
         self.approved()
