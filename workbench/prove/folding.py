@@ -22,6 +22,7 @@ from workbench.prove.lives import Edit, Lab, Stage, connecting
 
 SHARED_FIRST, SHARED_LAST = 0x40000002, 0x400001FF  # SQLite's range of shared locks
 MOST, JOBS = 4, ("a", "b", "c", "d", "e", "f")  # workers at once, and what they work on
+READINGS = 20
 WRITES = "writes to the database file"
 CHANGES = ("write", "pwrite64", "writev", "ftruncate")
 
@@ -49,7 +50,19 @@ class Guard(trace.Watcher):
         return trace.PASS
 
     def _shared_with(self, pid: int) -> str:
-        """What contradicts that this process has the file alone, by the kernel's table."""
+        """What contradicts that this process has the file alone; its locks stand still meanwhile.
+
+        The table is not read in one piece: what others release makes a reading miss lines.
+        """
+        wrong = ""
+        for _ in range(READINGS):
+            wrong = self._read(pid)
+            if not wrong:
+                break
+        return wrong
+
+    def _read(self, pid: int) -> str:
+        """What one reading of the kernel's table of locks says against it."""
         inode = str(os.stat(self.path).st_ino)
         held: dict[str, list[tuple[int, str, int, int]]] = {}  # by device: who, what, from, to
         with open("/proc/locks") as table:

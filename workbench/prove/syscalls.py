@@ -186,9 +186,13 @@ class Worker:
             self.report(name, self.bench.end(life, "run", files, time.time() + LATER))
         elif what in WAYS:
             files = self.bench.kill(life, labels[0])
-            clock = FIRST
+            clock, before = FIRST, self.bench.seen(files)
+            film, wrong = self.bench.film_recovery(life, what, files, before.status)
+            self.report(
+                name, [*film.guard.findings, *([(invariants.RESTS, wrong)] if wrong else [])]
+            )
             if len(labels) == 2:
-                before, clock = self.bench.seen(files), SECOND
+                clock = SECOND
                 files = self.bench.kill_recovery(life, what, files, labels[1], before.status)
                 changes = invariants.judge_change(before.image, self.bench.seen(files).image)
                 self.report(name, changes)
