@@ -786,7 +786,7 @@ def looking(path: str, kind: str, named: str) -> Iterator[Connection]:
                     raise Refused(f"{what} has another table {name!r} than this version")
             yield connection
     except sqlite3.Error as error:  # by its message: Python 3.10 gives no error code
-        if "locked" in str(error):
+        if "locked" in str(error) or "locking protocol" in str(error):
             raise Refused(f"{what} is busy: another process holds its lock; try again", 3) from None
         damaged = "malformed" in str(error) or "not a database" in str(error)
         raise Refused(f"{what} {'is damaged' if damaged else 'cannot be read'}: {error}") from None

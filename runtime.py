@@ -341,7 +341,9 @@ def database_path(path: str) -> str:
 def storage_error(layout: Layout, path: str, error: sqlite3.Error) -> LabError:
     """The lab's error for SQLite's; by message, because Python 3.10 gives no error code."""
     what, reason = f"{layout.noun} {path!r}", str(error)
-    if "locked" in reason:
+    if (
+        "locked" in reason or "locking protocol" in reason
+    ):  # the latter: stopped as it opened the log
         return Busy(f"{what} is busy: another process holds its lock; try again")
     if "is full" in reason:
         return StorageFull(f"{what}: {reason}; free some space, then run again")
