@@ -46,7 +46,7 @@ CASTS = (
         (("w1", TWICE), ("w2", TWICE), CANCEL),
         (PAST, PAST),
         crashes=1,
-        states=1_000_026,
+        states=826_158,
     ),
     Cast(
         "everyone",
@@ -55,7 +55,7 @@ CASTS = (
         (PAST, PAST),
         crashes=1,
         approval=True,
-        states=2_564_001,
+        states=2_978_530,
     ),
     Cast(
         "dispatch",
@@ -66,7 +66,7 @@ CASTS = (
         refusals=1,
         approval=True,
         before=ONCE,
-        states=912_268,
+        states=1_005_082,
     ),
     Cast(
         "approval",
@@ -75,7 +75,7 @@ CASTS = (
         (PAST,),
         crashes=1,
         approval=True,
-        states=302_024,
+        states=351_324,
     ),
     Cast(
         "budget",
@@ -84,7 +84,7 @@ CASTS = (
         (PAST, PAST),
         crashes=1,
         before=("run!after_verify", "run!before_effect"),
-        states=55_780,
+        states=44_618,
     ),
     Cast(
         "twins",
@@ -92,7 +92,7 @@ CASTS = (
         (("w1", TWICE), ("w1", TWICE)),
         (PAST, PAST),
         crashes=1,
-        states=85_657,
+        states=69_813,
     ),
     Cast(
         "memory",
@@ -100,7 +100,7 @@ CASTS = (
         (("w1", ONCE), ("w2", ONCE), ("owner", ("forget",))),
         (PAST,),
         crashes=1,
-        states=10_508,
+        states=8_474,
     ),
     Cast(
         "busy",
@@ -109,7 +109,7 @@ CASTS = (
         (3.0, PAST),
         refusals=1,
         before=("run!after_verify",),
-        states=88_809,
+        states=74_957,
     ),
     Cast(
         "deadline",
@@ -118,7 +118,7 @@ CASTS = (
         (PAST, PAST),
         crashes=1,
         options=(("deadline_seconds", 50.0),),
-        states=39_413,
+        states=35_215,
     ),
     Cast(
         "decisions",
@@ -128,7 +128,7 @@ CASTS = (
         crashes=1,
         approval=True,
         before=ONCE,
-        states=19_683,
+        states=20_319,
     ),
     Cast(
         "expiry",
@@ -139,7 +139,7 @@ CASTS = (
         approval=True,
         before=ONCE,
         options=(("approval_seconds", 45.0),),
-        states=122_420,
+        states=132_881,
     ),
     Cast(
         "drift",
@@ -148,7 +148,7 @@ CASTS = (
         (PAST,),
         approval=True,
         before=ONCE,
-        states=24_712,
+        states=24_933,
     ),
     Cast(
         "questions",
@@ -159,7 +159,7 @@ CASTS = (
         refusals=1,
         approval=True,
         before=("run", "approve"),
-        states=357_480,
+        states=366_512,
     ),
 )
 SMALL = Cast(
@@ -401,9 +401,8 @@ def bounds(casts: list[Cast]) -> str:
     """The bounds of a run in words."""
     parts = []
     for cast in casts:
-        limits = [f"{len(cast.ticks)} ticks", f"{cast.crashes} deaths"]
-        if cast.refusals:
-            limits.append(f"{cast.refusals} refusals")
+        numbers = {"tick": len(cast.ticks), "death": cast.crashes, "refusal": cast.refusals}
+        limits = [f"{n} {what}{'' if n == 1 else 's'}" for what, n in numbers.items() if n]
         parts.append(f"{cast.name} ({cast.words}; {', '.join(limits)})")
     return "; ".join(parts)
 
