@@ -69,10 +69,13 @@ class Clock:
 
 
 class Door:
-    """Counts boundaries; `at` is called at each, and may never return."""
+    """Counts boundaries; `at` is called at each, and may never return.
+
+    worked: whether anything has run since the last boundary that can have changed a file.
+    """
 
     def __init__(self, at: Callable[[int, str], None] = lambda number, label: None) -> None:
-        self.count, self.reached = 0, at
+        self.count, self.reached, self.worked = 0, at, True
 
     def at(self, label: str) -> None:
         self.count += 1
@@ -96,11 +99,14 @@ def connecting(door: Door) -> Callable[[str, float], sqlite3.Connection]:
 
     class Watched(sqlite3.Connection):
         which = LOCAL
+        read = False  # a first read may make the files of a log; those after it change nothing
 
         def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
             word = sql.split(None, 1)[0].upper()
             door.at(f"before {word} {self.which}")
             cursor = super().execute(sql, parameters)
+            door.worked |= word != "SELECT" or not self.read
+            self.read |= word == "SELECT"
             if word in AROUND:
                 door.at(f"after {word} {self.which}")
             return cursor
@@ -108,6 +114,7 @@ def connecting(door: Door) -> Callable[[str, float], sqlite3.Connection]:
         def close(self) -> None:
             door.at(f"before close {self.which}")
             super().close()
+            door.worked = True
             door.at(f"after close {self.which}")
 
     def connect(uri: str, timeout: float) -> sqlite3.Connection:
@@ -117,6 +124,7 @@ def connecting(door: Door) -> Callable[[str, float], sqlite3.Connection]:
             uri, timeout=timeout, isolation_level=None, uri=True, factory=Watched
         )
         connection.which = which
+        door.worked = True
         door.at(f"after open {which}")
         return connection
 

@@ -73,36 +73,29 @@ def read(path: str, publisher: str | None = None) -> Image:
     damage: list[str] = []
     for file in (path, publisher or f"{path}.publisher.sqlite"):
         try:
-            found.update(_rows(file))
+            rows, wrong = _read(file)
         except sqlite3.Error as error:
-            damage.append(f"{os.path.basename(file)}: {error}")
-        else:
-            damage += [f"{os.path.basename(file)}: {trouble}" for trouble in _checks(file)]
+            rows, wrong = {}, [str(error)]
+        found.update(rows)
+        damage += [f"{os.path.basename(file)}: {trouble}" for trouble in wrong]
     return Image(**{name: found.get(name, ()) for name in TABLES}, damage=tuple(damage))
 
 
-def _rows(file: str) -> dict[str, Rows]:
+def _read(file: str) -> tuple[dict[str, Rows], list[str]]:
+    """The known tables of one file, and what SQLite's own checks say of it."""
     if not os.path.exists(file):
-        return {}
+        return {}, []
     with contextlib.closing(sqlite3.connect(file)) as connection:
-        names = [
-            name
-            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            if name in TABLES
-        ]
-        return {
-            name: tuple(connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2"))  # noqa: S608
-            for name in names
-        }
-
-
-def _checks(file: str) -> list[str]:
-    if not os.path.exists(file):
-        return []
-    with contextlib.closing(sqlite3.connect(file)) as connection:
-        found = [row[0] for row in connection.execute("PRAGMA integrity_check")]
+        wrong = [row[0] for row in connection.execute("PRAGMA integrity_check")]
         loose = connection.execute("PRAGMA foreign_key_check").fetchall()
-    return [text for text in found if text != "ok"] + [f"row without a job: {row}" for row in loose]
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        rows = {
+            name: tuple(connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2"))  # noqa: S608
+            for (name,) in names
+            if name in TABLES
+        }
+    wrong = [text for text in wrong if text != "ok"]
+    return rows, wrong + [f"row without a job: {row}" for row in loose]
 
 
 def digest(value: object) -> str:
