@@ -420,8 +420,8 @@ class ApprovalRuntime(Runtime):
             raise PermanentError("not_approved: no decision is on record")
 
     def _finish(self, row: Job, payload: Mapping[str, Any]) -> None:
-        if self._approval(row.id) is None:
-            raise Refused(f"job {row.id!r} was never put to review: nothing was published")
+        if not self._dispatched(row.id):
+            raise Refused(f"job {row.id!r} was never dispatched: nothing can have been published")
         super()._finish(row, payload)
         self._set_approval(row.id, Decision.EXECUTED)
 

@@ -701,7 +701,7 @@ class Runtime:
         self._connection: sqlite3.Connection | None = None
         self._now: float | None = None
         self._lease: Lease | None = None  # set while a step executes
-        self._lease_until: float | None = None  # of the lease that `run` works under
+        self._lease_until: float | None = None  # of the lease that a step of `run` started under
 
     def __enter__(self: R) -> R:
         return self
@@ -944,7 +944,6 @@ class Runtime:
         until = self.now + self.lease_seconds
         self._db.execute("UPDATE jobs SET lease_until = ? WHERE id = ?", (until, lease.job))
         self._event(lease.job, lease.generation, Event.LEASE_RENEWED, encode(until))
-        self._lease_until = until
         return until
 
     def _start(self, lease: Lease, step: str) -> Start | None:
@@ -954,6 +953,7 @@ class Runtime:
         """
         with self._transaction("BEGIN"):
             row = self.guard(*lease)
+            self._lease_until = row.lease_until
             return Start(json.loads(row.spec), self._check_limits(row))
 
     def _check_limits(self, row: Job) -> str:

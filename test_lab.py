@@ -3248,17 +3248,29 @@ class DispatchTest(ApprovalTest):
         self.assertEqual(self.receipts(), [])
         self.assertEqual(self.lab().inspect("demo")["effect"], "unknown")
 
-    def test_no_wait_outlasts_the_lease(self) -> None:
-        waits: list[float] = []
+    def watched(self, waits: list[float], **options: Any) -> ApprovalRuntime:
+        """A lab that notes how long each opening of the publisher would wait for a lock."""
 
         def connect(uri: str, timeout: float) -> sqlite3.Connection:
             waits.extend([timeout] if ".publisher." in uri else [])
             return spying()(uri, timeout)
 
+        return self.lab(connect=connect, **options)
+
+    def test_no_wait_outlasts_the_lease(self) -> None:
+        waits: list[float] = []
         self.approved()
-        self.lab(connect=connect, lease_seconds=2).run("demo", "w")
+        self.watched(waits, lease_seconds=2).run("demo", "w")
         before_the_claim = [seconds for seconds in waits if seconds > 2]
         self.assertEqual((len(before_the_claim), len(waits)), (1, 3))
+
+    def test_a_claim_outside_a_run_shortens_no_wait(self) -> None:
+        waits: list[float] = []
+        lab = self.watched(waits, lease_seconds=1)
+        for job in ("one", "two"):
+            lab.submit(job)
+            lab.claim(job, "w")
+        self.assertGreater(min(waits), 1)
 
     def test_marker_and_event_are_one_transaction(self) -> None:
         self.approved()
@@ -3889,6 +3901,17 @@ class NoOtherWayInTest(ApprovalTest):
                 with self.subTest(job), self.refused(Refused, "use approval_cli.py"):
                     use(job)
         self.assertEqual(self.receipts(), [])
+
+    def test_no_publish_is_committed_that_was_not_dispatched(self) -> None:
+        lab = self.lab()
+        published = {"receipt": "x", "deduplicated": False, "fresh_write_performed": True}
+        self.waiting("waiting")
+        self.sql("UPDATE jobs SET status = 'queued'")
+        self.approved("approved")
+        for job in ("waiting", "approved"):
+            generation = lab.claim(job, "w") or 0
+            with self.refused(Refused, "never dispatched"):
+                lab.commit_step(job, "w", generation, "publish", published)
 
     def test_nor_the_approval_runtime_a_base_job(self) -> None:
         with Runtime(self.path, clock=self.clock) as base:
