@@ -214,7 +214,7 @@ def by_syscalls(lab: Lab, ablation: Ablation) -> Violation | None:
     """The first system call at which a death leaves something that recovery cannot mend."""
     folder = scratch()
     try:
-        bench = Bench(lab, folder)
+        bench = Bench(lab._replace(evaluate=None), folder)  # the invariants alone decide
         life = lives.APPROVAL if ablation.approval else lives.BASE
         try:
             frames = bench.film(life).frames

@@ -25,15 +25,14 @@ from workbench.prove.report import Result, Settings, Violation
 
 # In the order of a full run, with the seconds that each takes on two processors: full, quick.
 INSTRUMENTS = {
-    "sweep": (75, 10),
-    "syscalls": (90, 15),
-    "powerloss": (90, 15),
-    "schedules": (110, 10),
-    "ablations": (120, 10),
+    "sweep": (90, 5),
+    "syscalls": (130, 14),
+    "powerloss": (125, 9),
+    "schedules": (85, 5),
+    "ablations": (110, 10),
 }
 LAB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WIDTH = 100
-USAGE = 2
 EPILOG = """examples:
   python3 -m workbench prove                        all instruments, within minutes
   python3 -m workbench prove --quick                a stated subset, within 90 seconds
