@@ -1766,6 +1766,30 @@ class StorageTest(LabTest):
                 self.assertEqual(hashes(self.folder, but="-shm"), before)
 
     @forks
+    def test_a_first_creation_that_the_power_cut_off_is_made_again(self) -> None:
+        """The journal reached the disk, the first page did not: SQLite would call it foreign."""
+
+        def cut_off(path: str) -> Callable[[], object]:
+            def act() -> None:
+                creator = sqlite3.connect(path, isolation_level=None)
+                keep.append(creator)
+                creator.execute("PRAGMA cache_size = 1")
+                creator.execute("BEGIN")
+                creator.execute("CREATE TABLE pages AS SELECT zeroblob(90000) AS x")
+                os._exit(9)
+
+            return act
+
+        keep: list[Any] = []
+        for path in (self.publisher, self.path):
+            self.assertEqual(in_child(cut_off(path)), 9)
+            with open(path, "r+b") as file:
+                file.write(bytes(4096))
+            self.assertTrue(os.path.exists(path + "-journal"))
+        self.lab().submit("demo")
+        self.assertEqual(self.lab().run("demo", "w").job.status, "succeeded")
+
+    @forks
     def test_looking_changes_nothing_also_after_a_writer_was_killed(self) -> None:
         self.lab().submit("demo")
         self.crashed("after_effect")
