@@ -10,6 +10,7 @@ can write the database and the event log can forge both.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -221,7 +222,7 @@ class ApprovalRuntime(Runtime):
 
     def __init__(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         *,
         approval_seconds: float = APPROVAL_SECONDS,
         principals: Mapping[str, Principal] = PRINCIPALS,

@@ -323,8 +323,9 @@ def connect_file(uri: str, timeout: float) -> sqlite3.Connection:
     return sqlite3.connect(uri, timeout=timeout, isolation_level=None, uri=True)
 
 
-def database_path(path: str) -> str:
+def database_path(path: str | os.PathLike[str]) -> str:
     """The resolved path, so that a link and its target share one publisher."""
+    path = os.fspath(path)
     if not path or path == ":memory:" or "\0" in path:
         raise Refused(f"not a database file: {path!r}; name a regular file with --db")
     try:
@@ -679,7 +680,7 @@ class Runtime:
 
     def __init__(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         *,
         clock: Callable[[], float] = time.time,
         lease_seconds: float = LEASE_SECONDS,

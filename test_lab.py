@@ -18,6 +18,7 @@ import io
 import itertools
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -1620,6 +1621,12 @@ class StorageTest(LabTest):
                 self.assertEqual(lab.inspect("demo")["effect"], "confirmed")
         expected = {end for name in names for end in (name, name + ".publisher.sqlite")}
         self.assertEqual(set(os.listdir(self.folder)), expected)
+
+    def test_a_path_object_names_the_same_file(self) -> None:
+        self.lab().submit("demo")
+        for kind in (Runtime, ApprovalRuntime):
+            with kind(pathlib.Path(self.path), clock=self.clock) as lab:
+                self.assertEqual(lab.inspect("demo")["job"]["status"], "queued")
 
     def test_what_is_no_regular_file_is_refused(self) -> None:
         for path in (":memory:", "", self.folder, "/dev/null", "/dev/zero", "a\0b"):
