@@ -922,7 +922,13 @@ class Runtime:
         return row.status == Status.QUEUED
 
     def guard(self, job: str, owner: str, generation: int) -> Job:
-        """The fence, inside the writer's transaction: the row, or LostLease."""
+        """The fence, inside the writer's transaction: the row, or LostLease.
+
+        Asked alone it only tells, in a transaction of its own: it fences no later write.
+        """
+        if self._now is None:
+            with self._transaction("BEGIN"):
+                return self.guard(job, owner, generation)
         row = self._own(job)
         if row.status == Status.RUNNING and row.lease_until > self.now:
             if row.owner == owner and row.generation == generation:
@@ -1175,9 +1181,7 @@ class Runtime:
     def now(self) -> float:
         """The transaction's one reading of the clock."""
         if self._now is None:
-            raise RuntimeError(
-                "only inside a transaction: a guard apart from its write is no guard"
-            )
+            raise RuntimeError("only inside a transaction: a write has one time, read after BEGIN")
         return self._now
 
     def _storage(self) -> AbstractContextManager[None]:

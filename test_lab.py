@@ -769,8 +769,13 @@ class GuardTest(LabTest):
         self.commit(self.lab(kind=NoGuard), payload={"sources": [{"id": "S1", "text": "stale"}]})
         self.assertEqual(self.done(), ["collect"], "the old worker's text is now the job's")
 
-    def test_a_guard_apart_from_its_write_is_none(self) -> None:
-        with self.assertRaises(RuntimeError):
+    def test_a_guard_asked_alone_answers_as_in_a_write(self) -> None:
+        self.assertEqual(self.lab().guard("demo", "w1", self.generation), self.row())
+        for owner, generation in (("w2", self.generation), ("w1", self.generation + 1)):
+            with self.refused(LostLease):
+                self.lab().guard("demo", owner, generation)
+        self.clock.advance(30)
+        with self.refused(LostLease, "ran out"):
             self.lab().guard("demo", "w1", self.generation)
 
     def test_a_renewal_is_guarded_and_counts_from_now(self) -> None:
