@@ -219,6 +219,12 @@ class Job(NamedTuple):
     deadline: float
     error: str | None
 
+    def __getitem__(self, column: Any) -> Any:
+        """Also by a column's name, as from sqlite3.Row."""
+        if isinstance(column, str):
+            return self._asdict()[column]
+        return tuple.__getitem__(self, column)
+
 
 class Memory(NamedTuple):
     """One row of `memory`; an empty value is a forgotten one."""

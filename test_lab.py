@@ -409,6 +409,13 @@ class SubmitTest(LabTest):
         events = self.sql("SELECT seq, job_id, at, generation, kind, detail FROM events")
         self.assertEqual(events, [(1, "demo", START, 0, "submitted", encode(detail))])
 
+    def test_a_jobs_columns_can_be_read_by_name(self) -> None:
+        job = self.lab().submit("demo").job
+        self.assertEqual({name: job[name] for name in job._fields}, job._asdict())
+        self.assertEqual((job[0], job[-1], job[:1]), ("demo", None, ("demo",)))
+        with self.assertRaises(KeyError):
+            job["count"]
+
     def test_the_input_hash_covers_sources_provider_model_endpoint_workflow_and_scope(self) -> None:
         job = self.lab().submit("demo", report_target="the board").job
         spec = json.loads(job.spec)
