@@ -501,8 +501,8 @@ class ApprovalRuntime(Runtime):
     def _answer(self, job: str, approved: str) -> tuple[str | None, str]:
         try:
             receipts = read_receipts(self.publisher_path, job, self.connect)
-        except LabError:
-            return None, "the publisher could not be read"
+        except LabError as error:
+            return None, f"the publisher could not be read: {error}"
         if not receipts:
             return None, "no receipt seen: that proves nothing while a request may be under way"
         if receipts[0]["payload_hash"] != approved:

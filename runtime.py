@@ -622,11 +622,17 @@ def workflow_of(job: Job) -> str:
 def read_receipts(
     path: str, job: str, connect: Connect = connect_file, timeout: float = LOCK_SECONDS
 ) -> list[dict[str, str]]:
-    """The receipts under the job's operation key: none or one; timeout: seconds for a lock."""
+    """The receipts under the job's operation key: none or one; timeout: seconds for a lock.
+
+    Busy, or PublisherUnavailable when the publisher is missing, damaged or foreign.
+    """
     names = ("op", "payload_hash", "receipt")
-    with looking(path, PUBLISHER, connect, timeout) as publisher:
-        rows = publisher.execute("SELECT * FROM receipts WHERE op = ?", (operation_key(job),))
-        return [dict(zip(names, row, strict=True)) for row in rows]
+    try:
+        with looking(path, PUBLISHER, connect, timeout) as publisher:
+            rows = publisher.execute("SELECT * FROM receipts WHERE op = ?", (operation_key(job),))
+            return [dict(zip(names, row, strict=True)) for row in rows]
+    except (NotFound, StorageError) as error:
+        raise PublisherUnavailable(f"{error}; restore it") from error
 
 
 def verified(draft: Any, collected: Any, report: object) -> dict[str, Any]:
@@ -1162,9 +1168,8 @@ class Runtime:
             receipts = read_receipts(self.publisher_path, job, self.connect, timeout)
         except Busy as busy:
             return Effect(None, "the publisher was busy", busy)
-        except LabError as error:
-            unread = PublisherUnavailable(f"{error}; restore it")
-            return Effect(None, "the publisher could not be read", unread)
+        except PublisherUnavailable as error:
+            return Effect(None, "the publisher could not be read", error)
         trouble: PublisherUnavailable | None = None
         if not is_writable(self.publisher_path):
             what = f"publisher database {self.publisher_path!r} cannot be written"

@@ -3773,10 +3773,10 @@ class ReconcileTest(ApprovalTest):
         def damage() -> None:
             write(self.publisher, b"no database " * 400)
 
-        for name, trouble in (
-            ("missing", lambda: os.unlink(self.publisher)),
-            ("damaged", damage),
-            ("busy", lambda: self.set_lock(self.publisher)),
+        for name, trouble, advice in (
+            ("missing", lambda: os.unlink(self.publisher), "restore it$"),
+            ("damaged", damage, "restore it$"),
+            ("busy", lambda: self.set_lock(self.publisher), "is busy: .*try again$"),
         ):
             with self.subTest(name):
                 self.setUp()
@@ -3787,7 +3787,8 @@ class ReconcileTest(ApprovalTest):
                 )
                 self.assertEqual((reconciled.job.status, reconciled.receipt), ("reconciling", None))
                 self.assertEqual(self.kinds()[-1], "reconcile_inconclusive")
-                self.assertRegex(reconciled.reason, "could not be read")
+                self.assertRegex(reconciled.reason, f"could not be read: .*{advice}")
+                self.assertIn(repr(self.publisher), reconciled.reason)
 
     def test_it_waits_for_a_live_lease(self) -> None:
         self.dispatched("after_effect")
