@@ -357,16 +357,19 @@ class ApprovalRuntime(Runtime):
     def validate_binding(self, row: Job, approval: Approval, report: object) -> None:
         """PermanentError unless the approval is of exactly this action on this report.
 
-        Recomputed from the job as it is now: an edit of the row alone, of the hash alone or of both
-        consistently disagrees with what would be sent.
+        Recomputed from the job as it is now, and found in the log as put to review: an edit of the
+        job, of the approval or of both consistently disagrees with one of the two.
         """
         try:
             action = envelope(row, report)
             edited = action["input_hash"] != row.input_hash
         except (ValueError, TypeError, LookupError) as error:
             raise PermanentError("binding_mismatch: the job cannot be read any more") from error
+        hashed, asked = digest(action), self._details(row.id, ApprovalEvent.APPROVAL_REQUESTED)
+        reviewed = any(hashed in detail for detail in asked)
         stored = (approval.action_json, approval.binding_hash, approval.operation_key)
-        if edited or stored != (encode(action), digest(action), operation_key(row.id)):
+        same = stored == (encode(action), hashed, operation_key(row.id))
+        if edited or not reviewed or not same:
             raise PermanentError("binding_mismatch: content changed since it was put to review")
         done = read_checkpoints(self._db, row.id)
         if done["verify"] != verified(done["draft"], done["collect"], report):
@@ -409,15 +412,11 @@ class ApprovalRuntime(Runtime):
 
     def _check_approver(self, row: Job, approval: Approval) -> None:
         """The yes is on record, and whoever gave it may still give it."""
-        recorded = self._db.execute(
-            "SELECT 1 FROM events WHERE job_id = ? AND kind = ? AND detail = ?",
-            (row.id, ApprovalEvent.APPROVED, approval.decided_by),
-        ).fetchone()
         try:
             self.authorize(approval.decided_by or "", row)
         except Forbidden as error:
             raise PermanentError(f"approver_no_longer_allowed: {error}") from error
-        if recorded is None:
+        if approval.decided_by not in self._details(row.id, ApprovalEvent.APPROVED):
             raise PermanentError("not_approved: no decision is on record")
 
     def _finish(self, row: Job, payload: Mapping[str, Any]) -> None:
@@ -539,12 +538,15 @@ class ApprovalRuntime(Runtime):
         approval = self._approval(job)
         if approval is not None and approval.status == Decision.DISPATCHING:
             return True
-        dispatched = (job, ApprovalEvent.DISPATCH_STARTED)
+        return bool(self._details(job, ApprovalEvent.DISPATCH_STARTED))
+
+    def _details(self, job: str, kind: str) -> list[str]:
+        """What the log says of this kind, in order: the witness beside the approvals row."""
         with self._storage():
-            found = self._db.execute(
-                "SELECT 1 FROM events WHERE job_id = ? AND kind = ? LIMIT 1", dispatched
+            rows = self._db.execute(
+                "SELECT detail FROM events WHERE job_id = ? AND kind = ? ORDER BY seq", (job, kind)
             )
-            return found.fetchone() is not None
+            return [row[0] for row in rows]
 
     def _set_approval(self, job: str, status: str) -> None:
         self._db.execute("UPDATE approvals SET status = ? WHERE job_id = ?", (status, job))

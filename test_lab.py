@@ -3236,6 +3236,11 @@ EDITS: dict[str, list[str]] = {
         "UPDATE approvals SET action_json = json_set(action_json, '$.target', 'elsewhere')",
         "UPDATE approvals SET binding_hash = sha256(action_json)",
     ],
+    "target, action and hash together": [
+        """UPDATE jobs SET spec = json_set(spec, '$.report_target', 'elsewhere')""",
+        "UPDATE approvals SET action_json = json_set(action_json, '$.target', 'elsewhere')",
+        "UPDATE approvals SET binding_hash = sha256(action_json)",
+    ],
     "payload and hash together": [
         "UPDATE approvals SET action_json = json_set(action_json, '$.payload_hash', '0')",
         "UPDATE approvals SET binding_hash = sha256(action_json)",
