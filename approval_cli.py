@@ -12,6 +12,7 @@ if __name__ == "__main__" and _signal.getsignal(_signal.SIGINT) is _signal.defau
 
 import argparse
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from approval_runtime import (
@@ -22,6 +23,8 @@ from approval_runtime import (
     Decision,
 )
 from cli import DONE, FAILED, NOT_NOW, Command, CommandLine, emit, main, say, seconds, text_of
+
+Decide = Callable[[ApprovalRuntime, str, str, str], Decided]  # of job, binding hash, actor
 
 
 class ApprovalCommandLine(CommandLine):
@@ -73,23 +76,21 @@ class ApprovalCommandLine(CommandLine):
         return ApprovalRuntime(arguments.db, **options)
 
     def approve(self, arguments: argparse.Namespace) -> int:
-        return self.decide(arguments, ApprovalRuntime.approve)
+        return self.decide(arguments, ApprovalRuntime.approve, Decision.APPROVED)
 
     def reject(self, arguments: argparse.Namespace) -> int:
-        return self.decide(arguments, ApprovalRuntime.reject)
+        return self.decide(arguments, ApprovalRuntime.reject, Decision.REJECTED)
 
-    def decide(self, arguments: argparse.Namespace, decision: Any) -> int:
+    def decide(self, arguments: argparse.Namespace, verb: Decide, decision: str) -> int:
         binding_hash = text_of(arguments.hash, "--hash")
         with self.runtime(arguments) as runtime:
             job = self.job_of(arguments, runtime)
-            decided: Decided = decision(runtime, job, binding_hash, arguments.actor)
-        approval = decided.approval
-        rejected = approval.status == Decision.REJECTED
+            row, approval = verb(runtime, job, binding_hash, arguments.actor)
         emit(
             {
                 "job_id": job,
-                "status": decided.job.status,
-                "decision": Decision.REJECTED if rejected else Decision.APPROVED,
+                "status": row.status,
+                "decision": decision,
                 "actor": approval.decided_by,
                 "binding_hash": approval.binding_hash,
                 "decided_at": approval.decided_at,

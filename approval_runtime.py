@@ -39,6 +39,7 @@ from runtime import (
     input_hash,
     operation_key,
     read_checkpoints,
+    read_job,
     read_receipts,
     verified,
 )
@@ -469,8 +470,9 @@ class ApprovalRuntime(Runtime):
         """
         question = self._open_question(job)
         if question is not None:
-            receipt, reason = self._answer(job, question[1])
-            row = self._close_question(job, question[0], receipt, reason)
+            generation, approved = question
+            receipt, reason = self._answer(job, approved)
+            row = self._close_question(job, generation, receipt, reason)
             if row.status != ApprovalStatus.EFFECT_CONFIRMED:
                 return Reconciled(row, None, reason)
         with self._storage():
@@ -560,7 +562,7 @@ class ApprovalRuntime(Runtime):
         view["report"] = None if draft is None else steps.report(draft)
         view["approval"] = None
         if approval is not None:
-            row = Job(*local.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone())
+            row = read_job(local, job)
             view["approval"] = {
                 **approval._asdict(),
                 "action": json.loads(approval.action_json),
