@@ -244,22 +244,22 @@ class History:
     def follow(self, events: list[Row]) -> None:
         """Event by event; ValueError where the history cannot be followed."""
         due: tuple[str, ...] = ()
-        last = (-math.inf, 0)
+        last = (0, -math.inf, 0)
         for seq, _, at, generation, kind, detail in map(dict.values, events):
             self.where = f"event {seq} ({kind[:40]!r})"
             origins, target = MOVES.get(kind, ((), ""))
             if self.status not in origins:
                 raise ValueError(f"{self.where} in status {self.status!r}")
-            if (due or kind in RIDES) and (kind not in due or (at, generation) != last):
+            if (due or kind in RIDES) and (kind not in due or (seq - 1, at, generation) != last):
                 raise ValueError(f"{self.where}, where {' or '.join(due) or 'another'} had to come")
             self.rides = bool(due)
             self.generation += kind in RAISES
             carried = generation == self.generation
             self.hold("generation", carried, f"{generation}, not {self.generation}")
-            self.hold("time", at >= last[0], "earlier than the event before it")
+            self.hold("time", at >= last[1], "earlier than the event before it")
             self.fence(kind, at)
             due = getattr(self, kind)(at, detail) or ()
-            self.status, last = target or self.status, (at, generation)
+            self.status, last = target or self.status, (seq, at, generation)
         if due or not events:
             raise ValueError(f"it ends where {' or '.join(due) or 'submitted'} had to come")
 

@@ -6396,6 +6396,16 @@ class EvaluateRuleTest(EvaluateTestCase):
         )
         self.assertEqual(self.checks("drafted"), {"lease"})
 
+    def test_the_events_of_one_transaction_stand_together(self) -> None:
+        last, other = (
+            self.event("stopped", "effect_unknown")[0],
+            self.event("renewed", "submitted")[0],
+        )
+        self.assertEqual(other, last + 1)
+        for old, new in ((last, 0), (other, last), (0, other)):
+            self.edit("UPDATE events SET seq = ? WHERE seq = ?", new, old)
+        self.assertEqual(self.wrong("stopped"), {"history"})
+
     def test_steps_are_committed_in_order(self) -> None:
         first, second = (self.event("done", "step_committed", number)[0] for number in (0, 1))
         self.say(first, "draft")
