@@ -349,6 +349,7 @@ class History:
 
     def effect_unknown(self, at: float, detail: str) -> None:
         self.effect = "unknown"
+        self.hold("publish", detail != self.case.receipt_text, "names a receipt: it was found")
 
     def approval_requested(self, at: float, detail: str) -> None:
         asked = decode(detail, self.where, binding_hash=str, expires_at=NUMBER)

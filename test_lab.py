@@ -6565,6 +6565,10 @@ class EvaluateRuleTest(EvaluateTestCase):
             lab.run("asked", "worker")
         self.assertEqual(self.wrong("asked"), {"attempts"})
 
+    def test_an_effect_whose_receipt_is_named_is_not_unknown(self) -> None:
+        self.edit("UPDATE events SET kind = 'effect_unknown' WHERE kind = 'effect_found'")
+        self.assertEqual(self.checks(), {"publish"})
+
     def test_a_first_call_finds_no_receipt(self) -> None:
         for job, changes in (
             ("done", {"deduplicated": True}),
