@@ -46,7 +46,7 @@ VERDICTS = ("accepted", "not_accepted", "unknown", "unsound")  # from best to wo
 NUMBER, TEXT_OR_NONE = (int, float), (str, type(None))
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 Row = dict[str, Any]
-Receipts = list[tuple[str, str, str]] | str  # (op, payload_hash, receipt); or why not read
+Receipts = dict[str, tuple[str, str]] | str  # op: (payload_hash, receipt); or why not read
 Connection = sqlite3.Connection
 
 # --- The contract's layout, and every rule there is -----------------------------------------------
@@ -578,7 +578,7 @@ class Case(Checks):
         end = self.history
         if isinstance(self.receipts, str):
             raise Unreadable(self.receipts)
-        found = [receipt for receipt in self.receipts if receipt[0] == self.op]
+        found = self.receipts.get(self.op)
         saved = end.status in ("succeeded", "effect_confirmed") or end.effect == "found"
         self.hold("receipt", found or not saved, "no receipt under the operation key")
         possible = end.sent or (self.base and "verify" in end.steps)
@@ -587,12 +587,14 @@ class Case(Checks):
             possible or not found,
             "a receipt where no call can have begun: was the job id used before?",
         )
+        if not (found and possible):
+            return
+        payload_hash, text = found
+        self.hold("receipt", text == self.receipt_text, "a receipt of another text")
         said = [row["detail"] for row in self.rows["events"]]
-        other = not saved and any(phrase in text for text in said for phrase in OTHER_PAYLOAD)
-        for _, payload_hash, text in found if possible else ():
-            self.hold("receipt", text == self.receipt_text, "a receipt of another text")
-            own = payload_hash == digest(self.report)
-            self.hold("receipt", own or other, "a receipt of another report than the draft")
+        other = not saved and any(phrase in words for words in said for phrase in OTHER_PAYLOAD)
+        own = payload_hash == digest(self.report)
+        self.hold("receipt", own or other, "a receipt of another report than the draft")
 
 
 def fits(value: object, kind: str, required: int) -> bool:
@@ -653,7 +655,7 @@ def judge_database(local: Connection, receipts: Receipts, keys: set[str] | None)
     if isinstance(receipts, str):
         whole.unjudged = {rule: f"not judged: {receipts}" for rule, _ in rules[-2:]}
     elif keys is not None:
-        strays = {receipt[0] for receipt in receipts} - keys
+        strays = receipts.keys() - keys
         whole.hold("receipts_of_no_job", not strays, f"operation keys {sorted(strays, key=repr)!r}")
     return whole
 
@@ -810,7 +812,7 @@ def whole_receipts(publisher: Connection) -> Receipts:
     wrong = ", ".join(deviations(publisher, PUBLISHER)) or found
     if wrong != "ok":
         return f"the publisher database is damaged ({wrong}); restore it"
-    return publisher.execute("SELECT * FROM receipts").fetchall()
+    return {op: (sent, text) for op, sent, text in publisher.execute("SELECT * FROM receipts")}
 
 
 def evaluate(path: str, job: str | None = None) -> Row:
