@@ -6,9 +6,10 @@ check (the tables below say what it holds); what cannot be read as the contract 
 check and never the judge.
 Limit: taken as they stand are `available_at` outside `retry_wait`, the rows of `memory`, an event's
 time within what lease, deadline and neighbours allow, the owner's name and the reason texts. Nor is
-there a second record of a report until it is asked for or sent, of what a model's server told
-(usage, finish reason, Retry-After), of the length of a generation's only lease, or of a receipt
-that no history names yet. A clock that was set back cannot be told from an edited row: both fail.
+there a second record of a report or its target until it is asked for or sent, of what a model's
+server told (usage, finish reason, Retry-After), of the length of a generation's only lease, of
+whether a repeated call found its receipt, or of a receipt that no history names yet. A clock that
+was set back cannot be told from an edited row: both fail.
 Whether the sources support the text, and how good it is, is not judged.
 """
 
