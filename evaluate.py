@@ -154,8 +154,18 @@ class Unreadable(Exception):
     """What a rule is about cannot be read: it is neither kept nor broken."""
 
 
+def readable(receipts: Receipts) -> dict[str, tuple[str, str]]:
+    """The receipts; Unreadable without them."""
+    if isinstance(receipts, str):
+        raise Unreadable(receipts)
+    return receipts
+
+
 class Checks:
-    """Named rules over one subject, each judged by its method; unjudged is not passed."""
+    """Named rules over one subject; unjudged is not passed.
+
+    A rule is judged by the method of its name, or held by another's on the way.
+    """
 
     gates: tuple[str, ...] = ()  # where one of these is broken, those below it stay unjudged
 
@@ -172,6 +182,8 @@ class Checks:
                 self.unjudged.pop(rule, None)
             except Unreadable as reason:
                 self.unjudged[rule] = f"not judged: {reason}"
+            except sqlite3.Error:
+                raise  # the file is at fault, not what it says
             except Exception as error:
                 told = str(error) if type(error) is ValueError else type(error).__name__
                 self.hold(rule, False, f"cannot be followed: {told}")
@@ -182,6 +194,12 @@ class Checks:
         """One fact that a rule asks for; the first that is missing is what the check says."""
         if not fact:
             self.wrong.setdefault(rule, why[:300])
+
+    def verdict(self) -> str:
+        """The best that the checks leave possible."""
+        if self.wrong:
+            return "unsound"
+        return "unknown" if self.unjudged else "accepted"
 
     def listed(self) -> list[Row]:
         """The checks as they are printed."""
@@ -337,12 +355,15 @@ class History:
             spent = self.attempts >= MAX_CLAIMS or at >= self.pinned["deadline"]
             self.hold("attempts", spent, "neither claims nor deadline were spent")
         self.error = detail
-        return self.cancelled(at, "")
+        return self.ended()
 
     def cancelled(self, at: float, detail: str) -> tuple[str, ...]:
         self.hold("history", detail == "", "has no detail")
-        hidden = self.base and "verify" in self.steps  # an end then says what is known of an effect
-        return ("effect_found", "effect_unknown") if hidden else ()
+        return self.ended()
+
+    def ended(self) -> tuple[str, ...]:
+        """An end that may hide an effect says what is known of it."""
+        return ("effect_found", "effect_unknown") if self.base and "verify" in self.steps else ()
 
     def effect_found(self, at: float, detail: str) -> None:
         self.effect = "found"
@@ -412,14 +433,12 @@ class Case(Checks):
         self.judge()
 
     def verdict(self) -> str:
-        if self.wrong:
-            return "unsound"
-        status = self.history.status
-        if self.unjudged or self.history.effect == "unknown":
-            return "unknown"
-        if status in ("succeeded", "effect_confirmed"):
-            return "accepted"
-        return "not_accepted" if status in ("failed", "cancelled", "rejected") else "unknown"
+        """As the checks leave it, and the end of the history deserves."""
+        best = super().verdict()
+        if best != "accepted" or self.history.status in ("succeeded", "effect_confirmed"):
+            return best
+        ended = self.history.status in ("failed", "cancelled", "rejected")
+        return "not_accepted" if ended and self.history.effect != "unknown" else "unknown"
 
     def result(self, step: str) -> Any:
         """The step's checkpoint, an object; None without one."""
@@ -576,10 +595,7 @@ class Case(Checks):
         self.hold("publish", encode(published) == encode(expected), why)
 
     def check_receipt(self) -> None:
-        end = self.history
-        if isinstance(self.receipts, str):
-            raise Unreadable(self.receipts)
-        found = self.receipts.get(self.op)
+        end, found = self.history, readable(self.receipts).get(self.op)
         saved = end.status in ("succeeded", "effect_confirmed") or end.effect == "found"
         self.hold("receipt", found or not saved, "no receipt under the operation key")
         possible = end.sent or (self.base and "verify" in end.steps)
@@ -621,11 +637,9 @@ def judge(local: Connection, receipts: Receipts, job: str | None = None) -> Row:
         jobs.append(told)
     if job is not None and not jobs:
         raise Refused(f"no job {job!r} in this database")
-    whole = judge_database(local, receipts, keys if job is None else None)
+    whole = Whole(local, receipts, keys if job is None else None)
     verdicts = [told["verdict"] for told in jobs] or ["not_accepted"]
-    if whole.wrong or whole.unjudged:
-        verdicts.append("unsound" if whole.wrong else "unknown")
-    worst = max(verdicts, key=VERDICTS.index)
+    worst = max(*verdicts, whole.verdict(), key=VERDICTS.index)
     return {
         "passed": worst == "accepted",
         "verdict": worst,
@@ -636,29 +650,43 @@ def judge(local: Connection, receipts: Receipts, job: str | None = None) -> Row:
     }
 
 
-def judge_database(local: Connection, receipts: Receipts, keys: set[str] | None) -> Checks:
-    """The rules for the databases as a whole; `keys`: the operation keys of all jobs."""
-    rules = [*DATABASE_RULES.items()]
-    whole = Checks(dict(rules if keys is not None else rules[:-1]))
-    whole.unjudged.clear()
-    other = ", ".join(deviations(local, LOCAL))
-    whole.hold("layout", not other, f"other than the contract has it: {other}")
-    (finding,) = local.execute("PRAGMA integrity_check(1)").fetchone()
-    whole.hold("integrity", finding == "ok", finding)
-    stray = local.execute("PRAGMA foreign_key_check").fetchone()
-    whole.hold("foreign_keys", stray is None, f"(table, row, parent): {stray!r}")
-    query = "SELECT count(*), coalesce(min(seq), 1), coalesce(max(seq), 0) FROM events"
-    count, *numbered = local.execute(query).fetchone()
-    query = "SELECT seq FROM sqlite_sequence WHERE name = 'events'"
-    given = [row[0] for row in local.execute(query)] or [0]
-    why = f"{count} events, numbered from and to {numbered}, numbers given out {given!r:.80}"
-    whole.hold("event_sequence", numbered == [1, count] and given == [count], why)
-    if isinstance(receipts, str):
-        whole.unjudged = {rule: f"not judged: {receipts}" for rule, _ in rules[-2:]}
-    elif keys is not None:
-        strays = receipts.keys() - keys
-        whole.hold("receipts_of_no_job", not strays, f"operation keys {sorted(strays, key=repr)!r}")
-    return whole
+class Whole(Checks):
+    """The databases as a whole; `keys`: the operation keys of all jobs, None where one is asked."""
+
+    def __init__(self, local: Connection, receipts: Receipts, keys: set[str] | None) -> None:
+        rules = dict(DATABASE_RULES)
+        if keys is None:
+            del rules["receipts_of_no_job"]
+        super().__init__(rules)
+        self.local, self.receipts, self.keys = local, receipts, keys or set()
+        self.judge()
+
+    def check_layout(self) -> None:
+        other = ", ".join(deviations(self.local, LOCAL))
+        self.hold("layout", not other, f"other than the contract has it: {other}")
+
+    def check_integrity(self) -> None:
+        (finding,) = self.local.execute("PRAGMA integrity_check(1)").fetchone()
+        self.hold("integrity", finding == "ok", finding)
+
+    def check_foreign_keys(self) -> None:
+        stray = self.local.execute("PRAGMA foreign_key_check").fetchone()
+        self.hold("foreign_keys", stray is None, f"(table, row, parent): {stray!r}")
+
+    def check_event_sequence(self) -> None:
+        query = "SELECT count(*), coalesce(min(seq), 1), coalesce(max(seq), 0) FROM events"
+        count, *numbered = self.local.execute(query).fetchone()
+        query = "SELECT seq FROM sqlite_sequence WHERE name = 'events'"
+        given = [row[0] for row in self.local.execute(query)] or [0]
+        why = f"{count} events, numbered from and to {numbered}, numbers given out {given!r:.80}"
+        self.hold("event_sequence", numbered == [1, count] and given == [count], why)
+
+    def check_publisher(self) -> None:
+        readable(self.receipts)
+
+    def check_receipts_of_no_job(self) -> None:
+        strays = sorted(readable(self.receipts).keys() - self.keys, key=repr)
+        self.hold("receipts_of_no_job", not strays, f"operation keys {strays!r}")
 
 
 def stored_jobs(local: Connection, job: str | None) -> Iterator[dict[str, list[Row]]]:
@@ -685,14 +713,19 @@ def stored_jobs(local: Connection, job: str | None) -> Iterator[dict[str, list[R
 
 def describe(connection: Connection) -> dict[str, tuple[Any, ...]]:
     """Each table with its columns and references; all else but an index by its type alone."""
-    columns = 'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)'
+    shape = 'SELECT name, type, "notnull", dflt_value, pk, hidden FROM pragma_table_xinfo(?)'
     references = 'SELECT "from", "table", "to", on_delete FROM pragma_foreign_key_list(?)'
     query = "SELECT name, type FROM sqlite_master WHERE type <> 'index' AND name <> 'sqlite_stat1'"
     found = {}
     for name, kind in connection.execute(query).fetchall():
-        parts = (columns, references) if kind == "table" else ()
+        parts = (shape, references) if kind == "table" else ()
         found[name] = (kind, *(connection.execute(sql, (name,)).fetchall() for sql in parts))
     return found
+
+
+def columns(described: tuple[Any, ...]) -> list[str]:
+    """The names of a described table's columns, in order; none of what is no table."""
+    return [column[0] for column in described[1]] if described[1:] else []
 
 
 @functools.cache
@@ -784,9 +817,9 @@ def looking(path: str, kind: str, named: str) -> Iterator[Connection]:
         with contextlib.closing(connect(path, mode_for(path, kind, what))) as connection:
             recognise(connection, kind, what)
             found = describe(connection)
-            for name, (_, columns, _) in contract(kind).items():
-                has = [column[0] for part in found.get(name, ())[1:2] for column in part]
-                if has != [column[0] for column in columns] and (has or name != "approvals"):
+            for name, wanted in contract(kind).items():
+                has = columns(found.get(name, ()))
+                if has != columns(wanted) and (has or name != "approvals"):
                     raise Refused(f"{what} has another table {name!r} than this version")
             yield connection
     except sqlite3.Error as error:  # by its message: Python 3.10 gives no error code
