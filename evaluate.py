@@ -319,7 +319,6 @@ class History:
         same = before is None or abs(seconds - before) < ROUNDING
         self.hold("lease", same, "a lease of another length in this generation")
         self.hold("lease", seconds > 0, "a lease of no time")
-        self.hold("lease", self.rides or until > self.lease_until, "a renewal of no time")
         self.lease_seconds, self.lease_until = seconds, until
 
     def step_committed(self, at: float, detail: str) -> tuple[str, ...]:
