@@ -134,6 +134,14 @@ def _same(one: str, other: str) -> bool:
 
 
 def _save(drawn: str, real: str) -> None:
+    try:
+        _write(drawn, real)
+    except OSError as error:
+        reason = error.strerror or error
+        raise OutputError(f"-o {real!r} cannot be written: {reason}; name another file") from error
+
+
+def _write(drawn: str, real: str) -> None:
     """The whole file or none: written beside its place, then renamed over it."""
     if os.path.exists(real) and not stat.S_ISREG(os.stat(real).st_mode):
         with open(real, "wb") as device:  # a pipe or a device cannot be replaced by a file
