@@ -108,6 +108,15 @@ class Geometry(Folder):
             self.assertTrue("stroke-dasharray" in body or "hatch" in body, css)
         self.assertNotIn("dash", rules[rules.index(".msg{") :].split("}")[0])
 
+    def test_a_receipt_whose_time_no_event_records_is_nowhere_solid(self) -> None:
+        for name in ("foreign_receipt", "no_history"):
+            with self.subTest(name):
+                upright = page(self.life(name)).partition('<ol class="rail">')[2]
+                rails = set(re.findall(r'class="(l4 [^"]*)"', upright))
+                self.assertEqual(rails, {"l4 maybe bad"})
+                self.assertIn(f".rail .{'.'.join(rails.pop().split()[1:])}{{", RAIL_RULES)
+                self.assertIn("╎ ╎", text(self.life(name), 100))
+
     def test_the_boundary_stands_where_a_call_became_possible(self) -> None:
         self.assertIn("Publish boundary", image(self.life("normal")))
         self.assertIn("Dispatch boundary", image(self.life("approval")))

@@ -48,8 +48,9 @@ box-shadow:inset 0 0 0 1px var(--bad)}
 border:1px dashed var(--bad);border-width:0 1px}
 .rail .idle{left:127px;width:0;border-left:2px dotted var(--bad)}
 .rail .runs{border:1.2px dashed var(--blue);border-width:0 1.2px}
-.rail .held{background:var(--grn)}.rail i.bad{background:var(--bad)}
+.rail .held{background:var(--grn)}
 .rail .maybe{background:repeating-linear-gradient(var(--grn) 0 3px,transparent 3px 7px)}
+.rail .maybe.bad{background:repeating-linear-gradient(var(--bad) 0 3px,transparent 3px 7px)}
 .rail .edge{display:block;font-size:13px;font-weight:600;color:var(--bad)}
 .rail .edge.dots{color:var(--ink)}
 .rail .cut{position:absolute;left:84px;width:80px;z-index:1;top:var(--row);

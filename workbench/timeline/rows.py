@@ -18,7 +18,8 @@ class Row(NamedTuple):
     """mark and lane: which sign stands on which rail. gap: time to the next row that has one.
 
     Rails: status (its name), stale, approval (open, permit, used), worker (lease, dead, idle, runs,
-    ask), service (maybe, held, bad), unknown. `edge`: boundary, settled or empty, at this row.
+    ask), service (maybe, maybe bad, held), unknown. `edge`: boundary, settled or empty, at this
+    row.
     """
 
     point: Point
@@ -123,7 +124,7 @@ def _service(saved: Saved | None, index: int) -> str:
     if saved is None or index < saved.point.index or saved.where != "service":
         return ""
     if saved.how in ("foreign", "stray"):
-        return "bad"
+        return "maybe bad"
     return "held" if saved.known and index >= saved.known.index else "maybe"
 
 

@@ -173,7 +173,7 @@ def _again(sheet: Sheet, lease: Lease, end: Point, line: float, words: tuple[str
     sheet.draw(draw)
     beside = -6 if begin is sheet.life.boundary else 6
     sheet.label("talk", begin, words[0], "nt ok2 hu", line - 20, "end", beside)
-    sheet.label("talk", end, words[1], "nt ok2 hu", line - 20, "start", 2)
+    sheet.label("talk", end, words[1], "nt ok2 hu", line - 20, "start", 6)
 
 
 def _maybe(sheet: Sheet, lease: Lease, line: float) -> None:

@@ -25,7 +25,7 @@ RAILS = {  # what holds between two rows, by rail
     "ask": "┃",
     "maybe": "╎",
     "held": "┃",
-    "bad": "▓",
+    "maybe bad": "╎",
 }
 SIGNS = {
     "check": "✓",
@@ -51,7 +51,6 @@ PLAIN = str.maketrans(
         "┃": "|",
         "╎": ":",
         "▒": "x",
-        "▓": "x",
         "┈": ".",
         "✓": "*",
         "✗": "X",
