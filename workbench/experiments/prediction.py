@@ -5,6 +5,7 @@ Plain lines on any input; an empty line or the end of the input is no answer.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ def ask(experiment: Experiment, screen: Screen) -> dict[str, str]:
         screen.stream.write(f"  {question.words}: ")
         screen.stream.flush()
         line = sys.stdin.readline() if sys.stdin is not None else ""
-        given = "_".join(line.lower().replace("-", " ").split())
+        given = re.sub(r"(?<=\w)[\s-]+(?=\w)", "_", line.strip().lower())
         if not line or not sys.stdin.isatty():
             screen.say(given)  # nobody's typing has ended the line
         if given:

@@ -212,10 +212,10 @@ class Running(InFolder):
         self.assertIn("exists", again.stderr)
 
     def test_a_prediction_in_a_pipe_that_ends_early(self) -> None:
-        ended = workbench("run", "normal", "--predict", told="Succeeded\n3\n\n")
+        ended = workbench("run", "normal", "--predict", told="Succeeded\n-4\n\n")
         self.assertEqual(ended.returncode, 0)
         self.assertIn("Your prediction: 1 of 4\n", ended.stdout)
-        for line in ("status: succeeded", "4 (you said 3)", "1 (no answer)", "0 (no answer)"):
+        for line in ("status: succeeded", "4 (you said -4)", "1 (no answer)", "0 (no answer)"):
             self.assertIn(line, ended.stdout)
         asked = ended.stdout.index("status of the job in the end: succeeded\n")
         self.assertLess(asked, ended.stdout.index("$ python3 cli.py submit"))
