@@ -670,8 +670,9 @@ class Runtime:
     """Owns claims, guarded commits and events of one local database and its publisher.
 
     clock: Unix seconds. lease_seconds, call_seconds: seconds, above 0. fault: one of FAULTS, with
-    `crash` as what it does. keepalive: wraps the steps of a claim (a heartbeat); without one a
-    call gets at most what is left of the lease. Raises LabError and its kinds.
+    `crash` as what it does. keepalive: wraps the steps of a claim and the record of their failure
+    (a heartbeat); without one a call gets at most what is left of the lease.
+    Raises LabError and its kinds.
     """
 
     WORKFLOW = WORKFLOW
@@ -860,8 +861,8 @@ class Runtime:
             done = read_checkpoints(self._db, job)
         reused, ran = tuple(done), []
         self._door("after_claim")
-        try:
-            with self.keepalive(self, lease) if self.keepalive else contextlib.nullcontext():
+        with self.keepalive(self, lease) if self.keepalive else contextlib.nullcontext():
+            try:
                 for step in STEPS[len(done) :]:
                     start = self._start(lease, step)
                     if start is None:
@@ -871,10 +872,10 @@ class Runtime:
                     done[step] = payload
                     ran.append(step)
                     self._door(f"after_{step}")
-        except (PermanentError, RetryableError) as error:
-            self._settle(lease, error)
-        finally:
-            self._lease_until = None
+            except (PermanentError, RetryableError) as error:
+                self._settle(lease, error)
+            finally:
+                self._lease_until = None
         return Run(self.job(job), tuple(ran), reused)
 
     def _before_claim(self, job: str) -> None:

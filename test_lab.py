@@ -2613,6 +2613,24 @@ class HeartbeatTest(LabTest):
                     lab.run(job, "w")
                 self.assertEqual(verify.calls, [], "no further call starts")
 
+    def test_it_goes_on_until_a_failed_step_is_recorded(self) -> None:
+        """A report service that is slow to say what it has must not cost the reason."""
+        last: list[str] = []
+
+        @contextlib.contextmanager
+        def keepalive(lab: Runtime, lease: runtime.Lease) -> Iterator[None]:
+            try:
+                yield
+            finally:
+                last.append(self.kinds(lease.job)[-1])
+
+        for error in (RetryableError("later"), PermanentError("no")):
+            lab = self.lab(keepalive=keepalive)
+            lab.submit(str(error))
+            with Step("verify", raises=error):
+                lab.run(str(error), "w")
+        self.assertEqual(last, ["retry_scheduled", "failed"])
+
 
 class ProcessTest(LabTest):
     """Where a real process is the subject: exit codes, consoles, signals, deaths."""
