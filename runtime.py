@@ -1161,9 +1161,9 @@ class Runtime:
         """Ask the report service, read-only, what stands under the job's operation key.
 
         Under a lease it waits no longer than the lease lasts: a failed look-up prevents no end.
+        The draft is read after the receipts: whoever has sent a report had committed its draft.
         """
-        with self._storage():
-            draft = read_checkpoints(self._db, self._own(job).id).get("draft")
+        self._own(job)
         try:
             timeout = self._at_most(LOCK_SECONDS)
             receipts = read_receipts(self.publisher_path, job, self.connect, timeout)
@@ -1171,6 +1171,8 @@ class Runtime:
             return Effect(None, "the publisher was busy", busy)
         except PublisherUnavailable as error:
             return Effect(None, "the publisher could not be read", error)
+        with self._storage():
+            draft = read_checkpoints(self._db, job).get("draft")
         trouble: PublisherUnavailable | None = None
         if not is_writable(self.publisher_path):
             what = f"publisher database {self.publisher_path!r} cannot be written"

@@ -1454,6 +1454,19 @@ class EffectHonestyTest(LabTest):
         self.assertEqual(self.kinds("late")[-2:], ["failed", "effect_found"])
         self.assertEqual(self.row("late").error, "memory_revision_changed")
 
+    def test_a_receipt_that_comes_while_a_claim_looks_is_named(self) -> None:
+        """The last worker drafts, sends and dies between the looks at the two databases."""
+        self.spend(2)
+
+        def connect(uri: str, timeout: float) -> sqlite3.Connection:
+            if ".publisher." in uri and self.row().attempts == 2:
+                self.crashed("after_effect")
+            return spying()(uri, timeout)
+
+        self.assertIsNone(self.lab(connect=connect).claim("demo", "late"))
+        self.assertEqual(self.history()[-1], ("effect_found", self.receipts()[0][2]))
+        self.assert_sound()
+
     def test_the_end_and_what_it_says_of_the_effect_are_one_transaction(self) -> None:
         self.crashed("after_effect")
         words = "INSERT INTO events"
