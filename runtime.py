@@ -348,9 +348,8 @@ def database_path(path: str | os.PathLike[str]) -> str:
 def storage_error(layout: Layout, path: str, error: sqlite3.Error) -> LabError:
     """The lab's error for SQLite's; by message, because Python 3.10 gives no error code."""
     what, reason = f"{layout.noun} {path!r}", str(error)
-    if (
-        "locked" in reason or "locking protocol" in reason
-    ):  # the latter: stopped as it opened the log
+    # "locking protocol": another process was stopped while it opened the log.
+    if "locked" in reason or "locking protocol" in reason:
         return Busy(f"{what} is busy: another process holds its lock; try again")
     if "is full" in reason:
         return StorageFull(f"{what}: {reason}; free some space, then run again")
@@ -769,30 +768,24 @@ class Runtime:
             found = self._db.execute("SELECT * FROM jobs WHERE id = ?", (job,)).fetchone()
             if found is not None:
                 return Submission(self._same_input(Job(*found), hashed, spec_text), False)
-            revision, expires = self._memory_in_force(stored_scope)
-            deadline = self.now + deadline_seconds
-            self._db.execute(
-                "INSERT INTO jobs (id, spec, input_hash, status, scope, memory_rev,"
-                " memory_expires, deadline) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    job,
-                    spec_text,
-                    hashed,
-                    Status.QUEUED,
-                    stored_scope,
-                    revision,
-                    expires,
-                    deadline,
-                ),
-            )
-            detail = {
-                "input_hash": hashed,
-                "deadline": deadline,
-                "memory_rev": revision,
-                "memory_expires": expires,
-            }
-            self._event(job, 0, Event.SUBMITTED, encode(detail))
+            self._store(job, spec_text, hashed, stored_scope, deadline_seconds)
             return Submission(read_job(self._db, job), True)
+
+    def _store(self, job: str, spec: str, hashed: str, scope: str, deadline_seconds: float) -> None:
+        revision, expires = self._memory_in_force(scope)
+        deadline = self.now + deadline_seconds
+        self._db.execute(
+            "INSERT INTO jobs (id, spec, input_hash, status, scope, memory_rev,"
+            " memory_expires, deadline) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (job, spec, hashed, Status.QUEUED, scope, revision, expires, deadline),
+        )
+        detail = {
+            "input_hash": hashed,
+            "deadline": deadline,
+            "memory_rev": revision,
+            "memory_expires": expires,
+        }
+        self._event(job, 0, Event.SUBMITTED, encode(detail))
 
     def _same_input(self, job: Job, hashed: str, spec: str) -> Job:
         if job.input_hash != hashed or job.spec != spec:
@@ -834,13 +827,10 @@ class Runtime:
             return self._remember(key, "", 0.0) if memory.value else memory
 
     def _remember(self, scope: str, value: str, expires: float) -> Memory:
-        self._db.execute(
-            "INSERT INTO memory (scope, value, revision, expires) VALUES (?, ?, 1, ?)"
-            " ON CONFLICT (scope) DO UPDATE SET value = excluded.value,"
-            " revision = revision + 1, expires = excluded.expires",
-            (scope, value, expires),
-        )
-        return read_memory(self._db, scope) or Memory(scope, value, 1, expires)
+        last = read_memory(self._db, scope)
+        memory = Memory(scope, value, last.revision + 1 if last else 1, expires)
+        self._db.execute("INSERT OR REPLACE INTO memory VALUES (?, ?, ?, ?)", memory)
+        return memory
 
     # The state loop.
 
