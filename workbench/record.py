@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .experiments.catalogue import EXPERIMENTS, Unknown, chosen
+from .experiments.catalogue import EXPERIMENTS, add_names, chosen
 from .experiments.command import conclude
 from .experiments.crew import environment, python
 from .experiments.keeping import keep
@@ -70,21 +70,15 @@ class NotRecorded(Exception):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names", nargs="*", default=(), metavar="NAME", help="only these (default: all)"
-    )
+    add_names(parser, "only these (default: all)")
     parser.add_argument("--into", metavar="DIR", default=str(RUNS), help="default: the lab's runs")
     parser.add_argument(
         "--check", action="store_true", help="compare with what is recorded; write nothing"
     )
-    parser.set_defaults(parser=parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    try:
-        experiments = chosen(arguments.names)
-    except Unknown as error:
-        arguments.parser.error(str(error))
+    experiments = chosen(arguments)
     screen = Screen(sys.stdout)
     try:
         with signals(), scratch() as folder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
 
 from .approvals import APPROVALS
 from .base import BASE
@@ -11,13 +11,16 @@ from .script import Experiment
 EXPERIMENTS: dict[str, Experiment] = {each.name: each for each in (*BASE, *APPROVALS)}
 
 
-class Unknown(LookupError):
-    """There is no experiment of this name; the message lists those there are."""
+def add_names(parser: argparse.ArgumentParser, words: str) -> None:
+    """Let a command name experiments; `words` are the argument's help."""
+    parser.add_argument("names", nargs="*", default=(), metavar="NAME", help=words)
+    parser.set_defaults(parser=parser)
 
 
-def chosen(names: Sequence[str]) -> list[Experiment]:
-    """The experiments of these names, each once; all of them without any."""
-    for name in names:
+def chosen(arguments: argparse.Namespace) -> list[Experiment]:
+    """The experiments that are named, each once; all without any. An unknown name is usage."""
+    parser: argparse.ArgumentParser = arguments.parser
+    for name in arguments.names:
         if name not in EXPERIMENTS:
-            raise Unknown(f"no experiment {name!r}; there are: {', '.join(EXPERIMENTS)}")
-    return [each for name, each in EXPERIMENTS.items() if not names or name in names]
+            parser.error(f"no experiment {name!r}; there are: {', '.join(EXPERIMENTS)}")
+    return [each for name, each in EXPERIMENTS.items() if name in (arguments.names or EXPERIMENTS)]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .catalogue import Unknown, chosen
+from .catalogue import add_names, chosen
 from .keeping import keep
 from .prediction import ask, score
 from .runner import Line, Report
@@ -28,25 +28,15 @@ LEGEND = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names",
-        nargs="*",
-        default=(),
-        metavar="NAME",
-        help="show these with their commands (default: all)",
-    )
+    add_names(parser, "show these with their commands (default: all)")
     parser.add_argument("--keep", metavar="DIR", help="leave databases and transcripts in DIR/NAME")
     parser.add_argument(
         "--predict", action="store_true", help="with one NAME: say first what will come of it"
     )
-    parser.set_defaults(parser=parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    try:
-        experiments = chosen(arguments.names)
-    except Unknown as error:
-        arguments.parser.error(str(error))
+    experiments = chosen(arguments)
     if arguments.predict and len(arguments.names) != 1:
         arguments.parser.error("--predict takes one NAME")
     try:

@@ -9,22 +9,17 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .catalogue import Unknown, chosen
+from .catalogue import add_names, chosen
 from .screen import Screen
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", default=(), metavar="NAME", help="default: all")
-    parser.set_defaults(parser=parser)
+    add_names(parser, "default: all")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    try:
-        experiments = chosen(arguments.names)
-    except Unknown as error:
-        arguments.parser.error(str(error))
     screen = Screen(sys.stdout)
-    for number, experiment in enumerate(experiments):
+    for number, experiment in enumerate(chosen(arguments)):
         if number:
             screen.say()
         screen.listing(experiment)
