@@ -20,6 +20,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from cli import Interrupted, signals
+
 from .experiments.catalogue import EXPERIMENTS, add_names, chosen
 from .experiments.command import conclude
 from .experiments.crew import environment, python
@@ -27,7 +29,7 @@ from .experiments.keeping import keep
 from .experiments.runner import Report
 from .experiments.screen import Progress, Screen
 from .experiments.script import Experiment
-from .experiments.stage import LAB, Failed, Hooks, Interrupted, Plan, run_all, scratch, signals
+from .experiments.stage import LAB, Failed, Hooks, Plan, run_all, scratch
 from .experiments.timeless import differences
 
 RUNS = LAB / "runs"

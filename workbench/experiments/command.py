@@ -13,13 +13,15 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from cli import Interrupted, signals
+
 from .catalogue import add_names, chosen
 from .keeping import keep
 from .prediction import ask, score
 from .runner import Line, Report
 from .screen import Progress, Screen
 from .script import Command, Experiment
-from .stage import Failed, Hooks, Interrupted, Plan, run_all, scratch, signals
+from .stage import Failed, Hooks, Plan, run_all, scratch
 
 HELD, NOT_HELD = 0, 1
 LEGEND = (

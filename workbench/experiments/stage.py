@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import queue
 import shutil
-import signal
 import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from .crew import Crew, Dismissed
 from .runner import Line, Report, Run, Setting
@@ -23,10 +21,6 @@ from .script import Experiment
 
 LAB = Path(__file__).resolve().parents[2]
 TICK = 0.1
-
-
-class Interrupted(BaseException):
-    """A signal asked the run to end; the exit code."""
 
 
 class Failed(RuntimeError):
@@ -39,26 +33,6 @@ class Hooks(NamedTuple):
     line: Callable[[Experiment, Line], None] = lambda experiment, line: None
     ended: Callable[[Report], None] = lambda report: None
     tick: Callable[[], None] = lambda: None
-
-
-@contextmanager
-def signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM raise Interrupted, once."""
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
-        raise Interrupted(128 + number)
-
-    before = {}
-    for each in (signal.SIGINT, signal.SIGTERM):
-        if signal.getsignal(each) in (signal.SIG_DFL, signal.default_int_handler):
-            before[each] = signal.signal(each, interrupt)
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextmanager
