@@ -72,7 +72,7 @@ RUN_COLUMNS = (
     "error",
 )
 LISTED = 20  # job ids named in an error line
-FOLD_TRIES, FOLD_PAUSE = 4, 0.003
+FOLD_TRIES, FOLD_PAUSE = 4, 0.003  # a close takes milliseconds; a log still open then is in use
 POLL_SECONDS = 1.0  # how soon --wait notices that another worker has finished
 
 

@@ -44,12 +44,12 @@ FAULTS = ("after_claim", *(f"after_{step}" for step in STEPS[:3]))
 FAULTS += ("before_effect", "after_effect", "after_publish")
 
 LEASE_SECONDS = 30.0  # longer than a whole provider call (25 s), so a healthy step ends within it
-CALL_SECONDS = 25.0
+CALL_SECONDS = 25.0  # longer than the longest silence on a socket (20 s) that is worth waiting for
 RECORD_SECONDS = 0.5  # of a lease, kept back from a call for the commit after it
 MAX_CLAIMS = 3  # counts the first execution: two recoveries, then a person looks
 RETRY_SECONDS = {1: 2.0, 2: 4.0}  # lab settings, small enough to watch; by attempts used
-DEADLINE_SECONDS = 600.0
-MEMORY_TTL = 3600.0
+DEADLINE_SECONDS = 600.0  # three whole leases, both retries and a person's 120 s fit in
+MEMORY_TTL = 3600.0  # well past the deadline of a job submitted soon after
 LOCK_SECONDS = 5.0  # every transaction is short: a lock held longer than this is somebody's mistake
 MIN_SECONDS = 0.001  # far above what a REAL of this century can tell apart
 MAX_SECONDS = 366 * 86400.0  # no duration may reach a date that a clock cannot show
@@ -330,7 +330,10 @@ def connect_file(uri: str, timeout: float) -> sqlite3.Connection:
 
 
 def database_path(path: str | os.PathLike[str]) -> str:
-    """The resolved path, so that a link and its target share one publisher."""
+    """The resolved path, so that a link and its target share one publisher.
+
+    Refused for what can be no regular file: an empty path, `:memory:`, a folder, a device.
+    """
     path = os.fspath(path)
     if not path or path == ":memory:" or "\0" in path:
         raise Refused(f"not a database file: {path!r}; name a regular file with --db")
@@ -359,6 +362,7 @@ def storage_error(layout: Layout, path: str, error: sqlite3.Error) -> LabError:
 
 
 def _uri(path: str, query: str) -> str:
+    """A file URI by hand: urllib.parse would be one more import in the start of every command."""
     plain = b"/-_.~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
     name = "".join(chr(b) if b in plain else f"%{b:02X}" for b in os.fsencode(path))
     return f"file:{name}?{query}"
@@ -889,7 +893,8 @@ class Runtime:
         """Take the job if it is ready: its new generation, or None. One transaction.
 
         Ready is queued, a retry whose time has come, or a running job whose lease ran out. A ready
-        job with its deadline passed or its claims spent becomes failed instead.
+        job with its deadline passed or its claims spent becomes failed instead. Raises Busy or
+        PublisherUnavailable, with no attempt used, while the publisher is out of reach.
         """
         check_name("owner", owner)
         effect = self._look_up(job)
@@ -945,7 +950,7 @@ class Runtime:
         raise LostLease(message, Lease(job, owner, generation))
 
     def renew(self, job: str, owner: str, generation: int) -> float:
-        """Extend the lease by its whole length from now; returns lease_until. One transaction."""
+        """Extend the lease by its whole length from now, guarded; its new end in Unix seconds."""
         with self._transaction():
             self.guard(job, owner, generation)
             return self._renew(Lease(job, owner, generation))
