@@ -1291,7 +1291,7 @@ class PublishTest(LabTest):
         self.clock.advance(2)
         self.assertEqual(self.lab().run("demo", "w").job.status, "succeeded")
 
-    def test_missing_or_damaged_only_at_the_call_the_job_is_left_to_its_lease(self) -> None:
+    def test_missing_damaged_or_foreign_only_at_the_call_it_is_left_to_its_lease(self) -> None:
         kept = self.publisher + ".kept"
 
         def lose() -> None:
@@ -1302,7 +1302,11 @@ class PublishTest(LabTest):
             with open(self.publisher, "w") as file:
                 file.write("not a database " * 400)
 
-        for number, trouble in enumerate((lose, damage)):
+        def replace() -> None:
+            lose()
+            self.sql("CREATE TABLE receipts (op, payload_hash, receipt)", path=self.publisher)
+
+        for number, trouble in enumerate((lose, damage, replace)):
             job = str(number)
             self.lab().submit(job)
             with self.assertRaisesRegex(PublisherUnavailable, "restore it") as caught:
@@ -1312,7 +1316,7 @@ class PublishTest(LabTest):
             os.replace(kept, self.publisher)
             self.clock.advance(31)
             self.assertEqual(self.lab().run(job, "w").job.status, "succeeded")
-        self.assertEqual(len(self.receipts()), 2)
+        self.assertEqual(len(self.receipts()), 3)
 
     def test_a_job_whose_key_holds_another_report_fails(self) -> None:
         self.lab().publish("demo", self.REPORT)
@@ -1672,6 +1676,13 @@ class StorageTest(LabTest):
             with self.lab() as lab, self.assertRaisesRegex(LabError, "no such"):
                 use(lab)
             self.assertEqual(os.listdir(self.folder), [])
+        for path in (self.path, self.publisher):
+            write(path, b"")
+        for use in uses:
+            with self.lab() as lab, self.assertRaisesRegex(LabError, "is empty"):
+                use(lab)
+            sizes = [os.path.getsize(path) for path in (self.path, self.publisher)]
+            self.assertEqual(sizes, [0, 0], "nor does anything else fill them")
         with self.lab() as lab:
             lab.memory_put()
         made = ["lab.sqlite", "lab.sqlite.publisher.sqlite"]
