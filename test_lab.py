@@ -1832,6 +1832,19 @@ class StorageTest(LabTest):
         self.lab().submit("demo")
         self.assertEqual(self.lab().run("demo", "w").job.status, "succeeded")
 
+    def test_a_look_could_not_write(self) -> None:
+        may_write: list[bool] = []
+
+        def saw(spy: Spy, sql: str) -> None:
+            if sql.startswith("SELECT * FROM"):
+                may_write.append(not spy.ask("PRAGMA query_only"))
+
+        self.lab().submit("demo")
+        lab = self.lab(connect=spying(saw))
+        lab.jobs()
+        lab.inspect("demo")
+        self.assertEqual(set(may_write), {False})
+
     @forks
     def test_looking_changes_nothing_also_after_a_writer_was_killed(self) -> None:
         self.lab().submit("demo")
@@ -2039,6 +2052,16 @@ class StorageTest(LabTest):
                 self.assertIn({job.id for job in lab.jobs()}, ({"demo"}, {"demo", "other"}))
             total = max(total, len(seen))
         self.assertGreater(total, 20)
+
+    def test_a_first_use_waits_for_another_that_sets_up_the_log(self) -> None:
+        locked = ["database is locked"]  # SQLite says so at once, whatever the connection's wait
+
+        def once(spy: Spy, sql: str) -> None:
+            if sql == "PRAGMA journal_mode=wal" and locked:
+                raise sqlite3.OperationalError(locked.pop())
+
+        self.assertTrue(self.lab(connect=spying(once)).submit("demo").created)
+        self.assertEqual(locked, [])
 
 
 def write(path: str, data: bytes, at: int | None = None) -> None:
