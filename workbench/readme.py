@@ -8,7 +8,6 @@ here (HASH, the endpoint's HOST), and a line marked `# minutes` is named and lef
 from __future__ import annotations
 
 import http.server
-import json
 import os
 import re
 import shutil
@@ -20,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from .experiments.outside import completion
 
 LAB = Path(__file__).resolve().parent.parent
 LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", "*.sqlite", ".mypy_cache", ".ruff_cache")
@@ -50,9 +51,7 @@ class _Model(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        draft = json.dumps({"summary": "Two sources on recovery.", "citations": ["S1", "S2"]})
-        choice = {"message": {"role": "assistant", "content": draft}, "finish_reason": "stop"}
-        body = json.dumps({"choices": [choice]}).encode()
+        body = completion()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
