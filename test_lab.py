@@ -2228,7 +2228,7 @@ class CommandsTest(CommandLineTest):
         cases: list[tuple[str, Callable[[Runtime], object], int, str]] = [
             ("queued", lambda lab: None, 0, "succeeded"),
             ("succeeded", lambda lab: lab.run("demo", "w"), 0, "succeeded"),
-            ("leased", lambda lab: lab.claim("demo", "w9"), 3, "leased by 'w9' until 2027-"),
+            ("leased", lambda lab: lab.claim("demo", "w9"), 3, "leased by 'w9' until .* in 30.0 s"),
             ("retry_wait", self.retry, 3, "tried again from .* in 2.0 s: busy there"),
             ("failed", lambda lab: self.clock.advance(600), 1, "failed: deadline_or_attempt"),
             ("cancelled", lambda lab: lab.cancel("demo"), 1, "cancelled"),
