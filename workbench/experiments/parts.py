@@ -46,12 +46,12 @@ def after(command: Command) -> Command:
     return command._replace(name="after", into="inspect-after.json")
 
 
-def lease_over(seconds: float, name: str = "before") -> Sleep:
-    """Wait for the end of the lease that an inspect showed."""
+def lease_over(seconds: float) -> Sleep:
+    """Wait for the end of the lease that the inspect before showed."""
     return Sleep(
         seconds,
         "until the lease is over",
-        at=lambda e: float(e.answer(name)["job"]["lease_until"]),
+        at=lambda e: float(e.answer("before")["job"]["lease_until"]),
     )
 
 

@@ -204,8 +204,8 @@ class Progress:
 
     BAR = 20
 
-    def __init__(self, names: Sequence[str], stream: TextIO | None = None) -> None:
-        self.stream = stream or sys.stderr
+    def __init__(self, names: Sequence[str]) -> None:
+        self.stream = sys.stderr
         moving = self.stream is not None and self.stream.isatty()
         self.shown = moving and os.environ.get("TERM", "dumb") != "dumb"
         self.open, self.total, self.begin = list(names), len(names), time.monotonic()
