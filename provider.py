@@ -486,6 +486,8 @@ def _trouble(error: Exception, limit: _Limit) -> LabError:
     import socket
     import ssl
 
+    if isinstance(error, TimeoutError) and not limit.passed and time.monotonic() < limit.ends:
+        return RetryableError(f"the endpoint was silent for {SOCKET_SECONDS:.3g} s")
     if limit.passed or isinstance(error, TimeoutError):
         return RetryableError(f"no complete answer in time (limit {limit.seconds:.3g} s)")
     if isinstance(error, ssl.SSLCertVerificationError):

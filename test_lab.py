@@ -5559,6 +5559,13 @@ class ProviderTransportTest(ProviderCase):
                 self.refusal(RetryableError, "in time", url, seconds=0.15)
                 self.assertEqual(self.sent_whole, 0, "the call outlasted its limit")
 
+    def test_a_silence_longer_than_a_sockets_limit_ends_the_call_and_is_named(self) -> None:
+        for tls in (False, True):
+            server = self.serve(self.then_slowly(b"HTTP/1.1 200 OK\r\n", None), tls=tls)
+            with self.subTest(tls=tls), mock.patch.object(provider, "SOCKET_SECONDS", 0.15):
+                self.refusal(RetryableError, "silent for 0.15 s", server, seconds=10.0)
+                self.assertEqual(self.sent_whole, 0, "the silence outlasted its limit")
+
     def test_no_time_left_is_no_answer_in_time(self) -> None:
         server = self.serve(STUB_GOOD)
         for seconds in (0.0, -1.0):
