@@ -424,15 +424,15 @@ class CommandLine:
         owner = default_owner() if arguments.owner is None else arguments.owner
         with self.runtime(arguments, **options) as runtime:
             job = self.job_of(arguments, runtime)
-            said = ""
+            told = None
             while True:
                 answer, words, lost = self.attempt(runtime, job, owner)
                 retry_at = answer.get("retry_at")
                 if not arguments.wait or retry_at is None:
                     break
-                if words != said:
+                if retry_at != told:
                     say(f"waiting: {words}")
-                    said = words
+                    told = retry_at
                 time.sleep(min(max(retry_at - runtime.clock(), 0.01), POLL_SECONDS))
         emit(answer)
         code = self.EXITS.get(answer["status"], FAILED)

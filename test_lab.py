@@ -2403,6 +2403,7 @@ class CommandsTest(CommandLineTest):
             answer = self.command("run", "--wait")
         self.assertEqual((answer.code, answer.data["attempts"]), (0, 3))
         waits = [line for line in answer.err.splitlines() if line.startswith("waiting: ")]
+        self.assertEqual(len(waits), 2, "a line for each wait, none for each second of it")
         self.assertRegex(waits[0], "tried again from")
         self.assertEqual(self.clock.now, START + 6)
 
