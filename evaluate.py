@@ -13,12 +13,10 @@ was set back cannot be told from an edited row: both fail.
 Whether the sources support the text, and how good it is, is not judged.
 """
 
-from __future__ import annotations
+import _signal  # the built-in part of signal, which would load enum first
 
-import signal
-
-if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules load: no traceback
+if __name__ == "__main__" and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # Ctrl-C while modules load: no traceback
 
 import argparse
 import contextlib
@@ -27,6 +25,7 @@ import hashlib
 import json
 import math
 import os
+import signal
 import sqlite3
 import stat
 import sys
@@ -245,7 +244,7 @@ class History:
     A method returns the kinds of which one must follow in the same transaction.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: "Case") -> None:
         self.case, self.base, self.where = case, case.base, ""
         self.status, self.owner, self.generation, self.attempts = "", "", 0, 0
         self.lease_until = self.available_at = 0.0
@@ -916,8 +915,14 @@ class Parser(argparse.ArgumentParser):
         write(sys.stdout, self.format_help().rstrip())
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the verdict; 0 where it is passed, 1 where not, 2 usage, 3 busy."""
+def on_ctrl_c(handler: Any) -> None:
+    """What Ctrl-C does to this process, unless its parent ignores it or the judge is a guest."""
+    own = (signal.SIG_DFL, signal.default_int_handler)
+    if __name__ == "__main__" and signal.getsignal(signal.SIGINT) in own:
+        signal.signal(signal.SIGINT, handler)
+
+
+def command_line() -> Parser:
     parser = Parser(
         prog="evaluate.py",
         description="Judge the jobs of one lab from its two databases alone.",
@@ -927,8 +932,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--db", default="lab.sqlite", help="local database (default: %(default)s)")
     parser.add_argument("--job", help="judge this job only (default: every job)")
     parser.add_argument("--version", action="store_true", help="print the version")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the verdict; 0 where it is passed, 1 where not, 2 usage, 3 busy."""
     code = 0
     try:
+        on_ctrl_c(signal.default_int_handler)
+        parser = command_line()
         options = parser.parse_args(argv)
         if [] in vars(options).values():  # what Python 3.11 makes of `--db=--`
             parser.error("an option expects a value")
@@ -947,12 +959,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         words, code = f"the answer could not be written: {error.strerror or error}", 1
     except KeyboardInterrupt:
         words, code = "interrupted", 130
+    finally:
+        on_ctrl_c(signal.SIG_DFL)
     with contextlib.suppress(OSError):
         write(sys.stderr, shown(f"error: {words}", "utf-8"))
     return code
 
 
 if __name__ == "__main__":
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -2799,6 +2799,25 @@ class BaseProcessTest(ProcessTest):
             self.assertEqual((self.done(), self.row().error), (["collect"], None))
             self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
 
+    def test_ctrl_c_while_modules_load_is_no_traceback(self) -> None:
+        hook = """import os, sys
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == os.environ["MODULE"]:
+        os.kill(os.getpid(), 2)
+sys.modules.pop(os.environ["MODULE"], None)  # this Python may load it for its own purposes
+sys.addaudithook(interrupt)
+"""
+        with open(os.path.join(self.folder, "sitecustomize.py"), "w", encoding="ascii") as file:
+            file.write(hook)
+        modules = ("enum", "argparse", "sqlite3", "shutil")  # the last as options are declared
+        for program in ("cli.py", "approval_cli.py", "evaluate.py"):
+            for module in modules:
+                env = environment(PYTHONPATH=self.folder, MODULE=module)
+                answer = finish(start(program, "--version", cwd=self.folder, env=env))
+                with self.subTest(program, module=module):
+                    self.assertIn(answer.code, (-signal.SIGINT, 130))
+                    self.assertRegex(answer.err, r"\A(error: interrupted[^\n]*\n)?\Z")
+
     def test_ctrl_c_while_waiting_is_130_and_two_signals_are_one_way_out(self) -> None:
         with Runtime(self.path) as lab:
             lab.submit("demo")
