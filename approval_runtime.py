@@ -40,7 +40,6 @@ from runtime import (
     operation_key,
     read_checkpoints,
     read_job,
-    read_receipts,
     verified,
 )
 
@@ -501,7 +500,7 @@ class ApprovalRuntime(Runtime):
 
     def _answer(self, job: str, approved: str) -> tuple[str | None, str]:
         try:
-            receipts = read_receipts(self.publisher_path, job, self.connect)
+            receipts = self._receipts(job)
         except LabError as error:
             return None, f"the publisher could not be read: {error}"
         if not receipts:

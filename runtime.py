@@ -51,6 +51,7 @@ RETRY_SECONDS = {1: 2.0, 2: 4.0}  # lab settings, small enough to watch; by atte
 DEADLINE_SECONDS = 600.0  # three whole leases, both retries and a person's 120 s fit in
 MEMORY_TTL = 3600.0  # well past the deadline of a job submitted soon after
 LOCK_SECONDS = 5.0  # every transaction is short: a lock held longer than this is somebody's mistake
+VAIN_SECONDS = 1.0  # after a wait for a lock in vain, how long the next look does not wait
 MIN_SECONDS = 0.001  # far above what a REAL of this century can tell apart
 MAX_SECONDS = 366 * 86400.0  # no duration may reach a date that a clock cannot show
 DEFAULT_SCOPE = ("local", "operator", "research")
@@ -358,7 +359,7 @@ def storage_error(layout: Layout, path: str, error: sqlite3.Error) -> LabError:
         return StorageFull(f"{what}: {reason}; free some space, then run again")
     if "not a database" in reason or "malformed" in reason:
         return StorageError(f"{what} is damaged: {reason}; restore it from a copy")
-    return StorageError(f"{what} cannot be used: {reason}")
+    return StorageError(f"{what} cannot be used: {reason}; check its disk and permissions")
 
 
 def _uri(path: str, query: str) -> str:
@@ -718,6 +719,7 @@ class Runtime:
         self._connection: sqlite3.Connection | None = None
         self._now: float | None = None
         self._lease: Lease | None = None  # set while a step executes
+        self._in_vain = -math.inf  # when the last wait for the publisher ended so
         self._lease_until: float | None = None  # of the lease that a step of `run` started under
 
     def __enter__(self: R) -> R:
@@ -1010,8 +1012,8 @@ class Runtime:
         """
         self._own(job)
         self._door("before_effect")
-        timeout = self._at_most(LOCK_SECONDS)
-        receipt = save_receipt(self.publisher_path, job, payload, timeout, self.connect)
+        with self._publisher_wait() as seconds:
+            receipt = save_receipt(self.publisher_path, job, payload, seconds, self.connect)
         self._door("after_effect")
         return receipt
 
@@ -1084,9 +1086,13 @@ class Runtime:
         effect = self._hidden_effect(job)
         with self._transaction():
             row = self._own(job)
-            if row.status not in self.TERMINAL:
+            if row.status in self.TERMINAL:
+                return row
+            overtaken = effect is NOT_LOOKED_UP and self._may_have_published(job)
+            if not overtaken:
                 self._cancel(row, effect)
-            return read_job(self._db, job)
+            ended = read_job(self._db, job)
+        return self.cancel(job) if overtaken else ended  # `verify` came between: look again
 
     def _cancel(self, row: Job, effect: Effect) -> None:
         raised = row._replace(generation=row.generation + 1)
@@ -1128,14 +1134,20 @@ class Runtime:
 
     def inspect(self, job: str) -> dict[str, Any]:
         """All that both databases say of a job, for a person; SPEC section 9. Changes nothing."""
+        view = self._look(job)
+        if view["receipts"] and view["effect"] == "none":
+            view = self._look(job)  # saved since the look at the local database
+        view["now"] = self.clock()
+        return view
+
+    def _look(self, job: str) -> dict[str, Any]:
         with looking(self.path, self.layout, self.connect) as local:
             view = self._view(local, job)
         try:
-            view["receipts"] = read_receipts(self.publisher_path, job, self.connect)
+            view["receipts"] = self._receipts(job)
         except LabError as error:
             view["receipts"], view["trouble"] = [], str(error)
         view["effect"] = effect_of(view)
-        view["now"] = self.clock()
         return view
 
     def _view(self, local: sqlite3.Connection, job: str) -> dict[str, Any]:
@@ -1155,13 +1167,12 @@ class Runtime:
     def _look_up(self, job: str) -> Effect:
         """Ask the report service, read-only, what stands under the job's operation key.
 
-        Under a lease it waits no longer than the lease lasts: a failed look-up prevents no end.
-        The draft is read after the receipts: whoever has sent a report had committed its draft.
+        A failed look-up prevents no end. The draft is read after the receipts: whoever has sent a
+        report had committed its draft.
         """
         self._own(job)
         try:
-            timeout = self._at_most(LOCK_SECONDS)
-            receipts = read_receipts(self.publisher_path, job, self.connect, timeout)
+            receipts = self._receipts(job)
         except Busy as busy:
             return Effect(None, "the publisher was busy", busy)
         except PublisherUnavailable as error:
@@ -1177,6 +1188,23 @@ class Runtime:
         if draft is None or receipts[0]["payload_hash"] != digest(steps.report(draft)):
             return Effect(None, "the operation key holds another payload", trouble)
         return Effect(receipts[0]["receipt"], "", trouble)
+
+    def _receipts(self, job: str) -> list[dict[str, str]]:
+        with self._publisher_wait() as seconds:
+            return read_receipts(self.publisher_path, job, self.connect, seconds)
+
+    @contextlib.contextmanager
+    def _publisher_wait(self) -> Iterator[float]:
+        """Seconds to wait for the publisher's lock, within the lease of a step.
+
+        None right after a wait in vain: a command waits once, however often it has to look.
+        """
+        vain = time.monotonic() < self._in_vain + VAIN_SECONDS
+        try:
+            yield 0.0 if vain else self._at_most(LOCK_SECONDS)
+        except (Busy, RetryableError):
+            self._in_vain = time.monotonic()
+            raise
 
     # One door to each database.
 

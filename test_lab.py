@@ -1374,6 +1374,47 @@ class EffectHonestyTest(LabTest):
         self.lab(connect=spying(patience=0)).run("demo", "w")
         lock.close()
 
+    def saved(self) -> None:
+        """Another worker saves the report and dies."""
+        with self.lab(fault="after_effect") as worker, self.assertRaises(InjectedCrash):
+            worker.run("demo", "w")
+
+    def test_a_cancel_that_verify_overtook_looks_again(self) -> None:
+        left = [self.saved]
+
+        def overtake(spy: Spy, sql: str) -> None:
+            if left and sql == "BEGIN IMMEDIATE":
+                left.pop()()
+
+        self.lab(connect=spying(overtake)).cancel("demo")
+        ((_, _, receipt),) = self.receipts()
+        self.assertEqual(self.history()[-2:], [("cancelled", ""), ("effect_found", receipt)])
+
+    def test_a_look_that_a_save_overtook_looks_again(self) -> None:
+        left = [self.saved]
+
+        def connect(uri: str, timeout: float) -> sqlite3.Connection:
+            if left and ".publisher." in uri:
+                left.pop()()
+            return spying()(uri, timeout)
+
+        view = self.lab(connect=connect).inspect("demo")
+        self.assertEqual((view["job"]["status"], view["effect"]), ("running", "confirmed"))
+
+    def test_a_command_waits_once_for_a_busy_publisher(self) -> None:
+        waits: list[bool] = []
+
+        def connect(uri: str, timeout: float) -> sqlite3.Connection:
+            waits.extend([timeout > 0] if ".publisher." in uri else [])
+            return spying(patience=0)(uri, timeout)
+
+        self.crashed("before_effect")
+        self.set_lock(self.publisher)
+        lab = self.lab(connect=connect)
+        lab.cancel("demo")
+        lab.inspect("demo")
+        self.assertEqual(waits, [True, False])
+
     ENDS: ClassVar[dict[str, tuple[str, str]]] = {
         "by_budget": ("failed", "deadline_or_attempt_budget"),
         "by_deadline": ("failed", "deadline_or_attempt_budget"),
