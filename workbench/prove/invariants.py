@@ -157,6 +157,10 @@ def _agrees(
         wrong.append(f"checkpoint {payloads['publish']}, receipt {receipt}")
     if receipt is not None and not story.approval_job and "verify" not in story.steps:
         wrong.append("a receipt stands before verify was committed")
+    if receipt is not None and "draft" in payloads:
+        draft = json.loads(payloads["draft"])
+        if receipt[1] != digest({key: draft[key] for key in ("summary", "citations")}):
+            wrong.append("the receipt is of another report than the draft's")
     return [Finding(AGREES, f"job {job.id!r}: {text}") for text in wrong]
 
 
@@ -275,4 +279,9 @@ def judge_recovery(before: Image, after: Image) -> list[Finding]:
         findings.append(Finding(SENT, f"{was} receipts before the recovery, {now} after it"))
     if after.status not in (*OVER, "reconciling", None):
         findings.append(Finding(RESTS, f"it stays {after.status}"))
+    standing = {row[0] for row in before.receipts}
+    for event in (EventRow(*row) for row in after.events[len(before.events) :]):
+        if event.kind == "effect_unknown" and digest([event.job_id, "publish/v1"]) in standing:
+            seen = f"job {event.job_id!r}: {event.detail}, though its receipt stood all along"
+            findings.append(Finding(CERTAIN, seen))
     return findings

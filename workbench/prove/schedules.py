@@ -161,6 +161,26 @@ CASTS = (
         before=("run", "approve"),
         states=366_512,
     ),
+    Cast(
+        "ends",
+        "two workers and a canceller; time stops at the very ends of memory, deadline and lease",
+        (("w1", ONCE), ("w2", ONCE), CANCEL),
+        (20.0, 10.0),
+        crashes=1,
+        options=(("memory_seconds", 21.0), ("deadline_seconds", 31.0)),
+        states=24_003,
+    ),
+    Cast(
+        "yes",
+        "two workers and an approver; time stops at the very end of the approval",
+        (("w1", TWICE), ("w2", ONCE), APPROVE),
+        (20.0,),
+        crashes=1,
+        approval=True,
+        before=ONCE,
+        options=(("approval_seconds", 21.0),),
+        states=15_052,
+    ),
 )
 SMALL = Cast(
     "unreduced",
@@ -169,7 +189,7 @@ SMALL = Cast(
     (PAST,),
     before=("run!after_verify",),
 )
-QUICK = ("memory", "decisions", "drift", "deadline")
+QUICK = ("memory", "decisions", "drift", "deadline", "ends", "yes")
 BY_NAME = {cast.name: cast for cast in (*CASTS, SMALL)}
 
 

@@ -286,6 +286,7 @@ class Stage:
     def __init__(self, lab: Lab, *, approval: bool, options: Mapping[str, float]) -> None:
         self.lab, self.approval, self.options = lab, approval, dict(options)
         self.deadline = self.options.pop("deadline_seconds", None)
+        self.memory_seconds = self.options.pop("memory_seconds", None)
         self.folder = scratch()
         self.path = os.path.join(self.folder, "lab.sqlite")
         self._lay_out()
@@ -302,7 +303,8 @@ class Stage:
 
     def _lay_out(self) -> None:
         with self._runtime(lambda: START, self.lab.runtime.connect_file) as runtime:
-            runtime.memory_put()
+            kept = {} if self.memory_seconds is None else {"ttl": self.memory_seconds}
+            runtime.memory_put(**kept)
             limits = {} if self.deadline is None else {"deadline_seconds": self.deadline}
             runtime.submit(JOB, **limits)
 

@@ -87,6 +87,7 @@ class Invariants(unittest.TestCase):
             "terminal-agrees": (
                 edited(done, "jobs", 0, status="running", owner="w"),
                 done._replace(checkpoints=done.checkpoints[1:]),
+                done._replace(receipts=((op, "0", receipt),)),
                 edited(done, "events", commit, kind="unheard"),
             ),
             "no-false-certainty": (
@@ -140,10 +141,13 @@ class Invariants(unittest.TestCase):
         self.assertEqual(set(found), {"work-within-limits"})
 
     def test_what_a_recovery_may_not_do(self) -> None:
-        sent = self.sent
+        done, sent = self.done, self.sent
         before = sent._replace(receipts=())
         found = [finding.invariant for finding in judge_recovery(before, sent)]
         self.assertIn("nothing-sent-after-dispatch", found)
+        unseen = done._replace(events=(*done.events, (99, "demo", 1.0, 1, "effect_unknown", "")))
+        found = [finding.invariant for finding in judge_recovery(done, unseen)]
+        self.assertEqual(found, ["no-false-certainty"])
         stuck = [finding.invariant for finding in judge_recovery(self.begun, self.begun)]
         self.assertEqual(stuck, ["can-finish-or-park"])
 

@@ -9,6 +9,8 @@ import sqlite3
 import tempfile
 import unittest
 from contextlib import closing
+from typing import Any
+from unittest import mock
 
 from workbench.prove import ablations, lives, schedules, stepping
 from workbench.prove.explore import Cast, Explorer, Search
@@ -149,6 +151,27 @@ class Searching(unittest.TestCase):
         for wrong in ("schedules/nobody/w1", "sweep/base/1"):
             with self.assertRaises(ValueError):
                 schedules.parse(wrong)
+
+    def test_a_limit_that_ends_a_moment_late_is_seen(self) -> None:
+        base, approval = self.lab.runtime.Runtime, self.lab.approval
+        assert approval is not None
+        late = (
+            (base, "_own", "lease_until", "ends", "no-write-outside-lease"),
+            (base, "_own", "memory_expires", "ends", "work-within-limits"),
+            (base, "_own", "deadline", "ends", "work-within-limits"),
+            (approval.ApprovalRuntime, "_approval", "expires_at", "yes", "sent-is-approved"),
+        )
+        for kind, method, field, cast, broken in late:
+            real = getattr(kind, method)
+
+            def later(runtime: Any, job: str, read: Any = real, field: str = field) -> Any:
+                row = read(runtime, job)
+                return row and row._replace(**{field: getattr(row, field) + 0.001})
+
+            with self.subTest(field), mock.patch.object(kind, method, later):
+                search = self.explore(schedules.BY_NAME[cast])
+                found = search.run(until=(broken,)).broken
+                self.assertIn(broken, [each.finding.invariant for each in found])
 
     def test_a_paused_worker_sends_after_a_reconcile_and_the_next_one_confirms(self) -> None:
         explorer = Explorer(self.lab, schedules.BY_NAME["dispatch"])

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import unittest
+from unittest import mock
 
 from workbench.prove import ablations, boundaries, invariants, lives, sweep
 from workbench.prove.boundaries import APPROVAL, BASE, image_key
@@ -93,6 +94,16 @@ class Caught(InAYard):
         wrong = [shot._replace(files=shots[0].files) for shot in shots]
         share.single(BASE, wrong, 200, True)
         self.assertEqual([v.property for v in share.violations], ["copy-is-death"])
+
+    def test_a_cancel_that_does_not_see_the_receipt_there(self) -> None:
+        shots = self.yard.film_life(BASE)
+        at = next(n for n, s in enumerate(shots) if s.label == "after call save_receipt")
+        runtime = self.lab.runtime
+        unseen = runtime.Effect(None, "not looked for", None)
+        with mock.patch.object(runtime.Runtime, "_hidden_effect", lambda *_: unseen):
+            film = self.yard.end(BASE, "cancel", shots[at].files, START)
+        self.assertEqual([f.invariant for f in film.findings], ["no-false-certainty"])
+        self.assertEqual(self.yard.end(BASE, "cancel", shots[at].files, START).findings, [])
 
 
 class Ways(unittest.TestCase):
