@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 from workbench.prove import boundaries, lives, pool, powerloss, schedules, sweep, syscalls, trace
 from workbench.prove.ablations_approval import APPROVAL_ABLATIONS
 from workbench.prove.ablations_base import BASE_ABLATIONS, Ablation
-from workbench.prove.bench import FIRST, Bench, image_key, scratch
+from workbench.prove.bench import FIRST, Bench, LifeFailed, image_key, scratch
 from workbench.prove.boundaries import Life
 from workbench.prove.explore import Cast, Explorer, Search
 from workbench.prove.invariants import RESTS
+from workbench.prove.judge import ACCOUNTED
 from workbench.prove.lives import Lab
-from workbench.prove.report import Result, Settings, Violation
+from workbench.prove.report import NoCase, Result, Settings, Violation
 from workbench.prove.tasks import Tasks
 
 NAME = "ablations"
-ACCOUNTED = "every-ablation-is-accounted-for"
 ABLATIONS = (*BASE_ABLATIONS, *APPROVAL_ABLATIONS)
 BY_NAME = {ablation.name: ablation for ablation in ABLATIONS}
 PAST = schedules.PAST
@@ -188,7 +188,7 @@ def by_sweep(lab: Lab, ablation: Ablation) -> Violation | None:
 def _swept(yard: sweep.Yard, life: Life, ablation: Ablation) -> Violation | None:
     try:
         shots = yard.film_life(life)
-    except Exception as error:
+    except LifeFailed as error:
         return Violation(f"{sweep.NAME}/{life.name}", RESTS, str(error))
     films = []
     for number, key, shot in sweep.distinct(life.name, shots):
@@ -218,7 +218,7 @@ def by_syscalls(lab: Lab, ablation: Ablation) -> Violation | None:
         life = lives.APPROVAL if ablation.approval else lives.BASE
         try:
             frames = bench.film(life).frames
-        except pool.WorkerFailed as error:
+        except LifeFailed as error:
             return Violation(f"{syscalls.NAME}/{life.name}", RESTS, str(error))
         known: set[bytes] = set()
         for frame in frames:
@@ -246,7 +246,11 @@ def by_powerloss(lab: Lab, control: tuple[str, str]) -> Violation | None:
     folder = scratch()
     try:
         bench = Bench(lab, folder, apart=True)
-        found = powerloss.control(powerloss.Scene(bench, lives.BASE, "apart", control))
+        try:
+            scene = powerloss.Scene(bench, lives.BASE, "apart", control)
+        except LifeFailed as error:
+            return Violation(f"{powerloss.NAME}/base/apart", RESTS, str(error))
+        found = powerloss.control(scene)
         return None if found is None else Violation(found[0], *found[1].split(": ", 1))
     finally:
         shutil.rmtree(folder)
@@ -280,8 +284,7 @@ def cells(settings: Settings) -> list[Cell]:
     if traced and not settings.quick:
         for control in powerloss.CONTROLS:
             hunt_weak = functools.partial(by_powerloss, control=control)
-            name = f"{control[0]}-synchronous-{control[1].lower()}"
-            found.append(Cell(name, powerloss.NAME, hunt_weak))
+            found.append(Cell(weakening(control), powerloss.NAME, hunt_weak))
     return found
 
 
@@ -331,7 +334,12 @@ def run(settings: Settings) -> Result:
 
 def _bounds(todo: list[Cell]) -> str:
     instruments = ", ".join(dict.fromkeys(cell.instrument for cell in todo))
-    return f"each until the first broken invariant, by {instruments}; casts of one or two workers"
+    why = trace.unavailable()
+    also = f"; {syscalls.NAME} and {powerloss.NAME} skipped: {why}" if why else ""
+    return (
+        f"each until the first broken invariant, by {instruments}; casts of one or two workers"
+        f"{also}"
+    )
 
 
 def _counts(
@@ -384,11 +392,34 @@ def matrix(
 
 def replay(name: str, settings: Settings) -> list[Violation]:
     """The failing run of one ablation again: its smallest schedule, or else its deaths."""
-    ablation = BY_NAME[name.partition("/")[2]]
+    which = name.partition("/")[2]
     lab = lives.load(settings.lab)
+    for control in powerloss.CONTROLS:
+        if which == weakening(control):
+            found = by_powerloss(lab, control)
+            return _unseen(name) if found is None else powerloss.replay(found.name, settings)
+    ablation = BY_NAME.get(which)
+    if ablation is None:
+        raise NoCase("`ablate` without a name lists the ablations")
     with without(lab, ablation):
-        found = by_schedules(lab, ablation)
-        if found is not None:
-            return schedules.replay(found.name, settings)
-        found = by_sweep(lab, ablation)
-        return [] if found is None else sweep.replay(found.name, settings)
+        for instrument, hunt in HUNTS.items():
+            if instrument == syscalls.NAME and trace.unavailable():
+                continue
+            found = hunt(lab, ablation)
+            if found is not None:
+                print(f"     {found.name}")
+                again: list[Violation] = REPLAYS[instrument](found.name, settings)
+                return again
+    return [] if ablation.masked else _unseen(name)
+
+
+REPLAYS = {module.NAME: module.replay for module in (schedules, sweep, syscalls)}
+
+
+def _unseen(name: str) -> list[Violation]:
+    return [Violation(name, ACCOUNTED, "no instrument noticed that it is missing")]
+
+
+def weakening(control: tuple[str, str]) -> str:
+    """The name of a weaker `synchronous` as the matrix has it."""
+    return f"{control[0]}-synchronous-{control[1].lower()}"

@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 from workbench.prove import folding, invariants, judge, lives, pool, trace
 from workbench.prove.lives import Actor, Clock, Edit, Facts, Files, Lab, Life, Stage
+from workbench.prove.report import NoCase
 
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 SYNCS = ("fsync", "fdatasync", "fchmod", "fchown")  # these change no content and no name
@@ -81,6 +83,13 @@ class Film(trace.Watcher):
                 files[name] = content
                 self._hashes[name] = _hash(name, content)
         self._files = files
+
+    def frame(self, label: str) -> Frame:
+        """The stop of this label; NoCase where there is none."""
+        for frame in self.frames:
+            if frame.label == label:
+                return frame
+        raise NoCase(f"{label} is none of the {len(self.frames)} stops")
 
     def entry(self, call: trace.Call) -> int:
         self.calls += 1
@@ -152,7 +161,7 @@ def patience(seconds: int = 60) -> Iterator[None]:
 
 
 class LifeFailed(pool.WorkerFailed):
-    """An undisturbed life did not come to its end."""
+    """An undisturbed life did not come to its end; the message says how."""
 
 
 class Bench:
@@ -318,11 +327,26 @@ def _hash(name: str, content: bytes) -> bytes:
     return hashlib.blake2b(kept, digest_size=16).digest()
 
 
+_workshop: str | None = None
+
+
 def scratch() -> str:
     """A new folder, in memory where there is such a place: no disk is tested here, only calls."""
     memory = "/dev/shm"
     where = memory if os.path.isdir(memory) and os.access(memory, os.W_OK) else None
-    return tempfile.mkdtemp(prefix="prove-", dir=where)
+    return tempfile.mkdtemp(prefix="prove-", dir=_workshop or where)
+
+
+@contextlib.contextmanager
+def workshop() -> Iterator[None]:
+    """Whatever scratch folders are made within, by killed processes too, are gone afterwards."""
+    global _workshop
+    _workshop = scratch()
+    try:
+        yield
+    finally:
+        shutil.rmtree(_workshop, ignore_errors=True)
+        _workshop = None
 
 
 def chosen(lab_folder: str) -> list[Life]:

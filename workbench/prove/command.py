@@ -1,8 +1,9 @@
 """`python3 -m workbench prove`: break the lab in every way the instruments know, and say what held.
 
-Exit 0 when nothing was violated, 1 when something was (its name is what `prove replay` takes), 2
-for usage. What the instruments do not show: other SQLite versions than this Python's, disks that
-lie about syncing, network file systems, and whether a real service keeps its idempotency contract.
+Exit 0 when nothing was violated, 1 when something was (its name is what `prove replay` takes) or
+an instrument broke off, 2 for usage. What the instruments do not show: other SQLite versions than
+this Python's, disks that lie about syncing, network file systems, and whether a real service keeps
+its idempotency contract.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ import time
 from types import ModuleType
 from typing import Any
 
+from workbench.prove import trace
+from workbench.prove.bench import LifeFailed, workshop
 from workbench.prove.history import INVARIANTS
+from workbench.prove.invariants import RESTS
+from workbench.prove.judge import PROPERTIES
 from workbench.prove.pool import WorkerFailed
-from workbench.prove.report import Result, Settings, Violation
+from workbench.prove.report import NoCase, Result, Settings, Violation
 
 # In the order of a full run, with the seconds that each takes on two processors: full, quick.
 INSTRUMENTS = {
@@ -62,16 +67,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     what = arguments.what
+    if not os.path.isfile(os.path.join(arguments.lab, "runtime.py")):
+        arguments.parser.error(f"--lab: no runtime.py in {arguments.lab!r}")
     if what[:1] == ["replay"]:
         if len(what) != 2:
             arguments.parser.error("replay takes one NAME, as a violation prints it")
-        return replay(arguments, what[1])
+        with workshop():
+            return replay(arguments, what[1])
     for name in what:
         if name not in INSTRUMENTS:
             arguments.parser.error(f"no instrument {name!r}: {', '.join(INSTRUMENTS)}, or replay")
     names = [name for name in INSTRUMENTS if name in what or not what]
     try:
-        results = [measure(arguments, name) for name in names]
+        with workshop():
+            results = [measure(arguments, name) for name in names]
     except KeyboardInterrupt:
         print("interrupted; nothing is proved", file=sys.stderr)
         return 130
@@ -79,8 +88,13 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(as_json(arguments, results), indent=2))
     else:
-        print("\n".join(report(results, broken)))
-    return 1 if broken else 0
+        print("\n".join([heading(arguments), "", *report(results, broken)]))
+    return 0 if passed(results) else 1
+
+
+def passed(results: list[Result]) -> bool:
+    """Nothing was violated, and no instrument broke off."""
+    return not any(result.violations or result.failed for result in results)
 
 
 def _positive(text: str) -> int:
@@ -101,13 +115,18 @@ def instrument(name: str) -> ModuleType:
 
 
 def measure(arguments: argparse.Namespace, name: str) -> Result:
-    """Run one instrument, with its progress on a terminal."""
+    """Run one instrument, with its progress on a terminal; if it breaks off, that is its result."""
+    began = time.monotonic()
     progress = Progress(name, INSTRUMENTS[name][arguments.quick] * 2 / arguments.jobs)
     lab = os.path.abspath(arguments.lab)
     quick, jobs, first = arguments.quick, arguments.jobs, arguments.first
     settings = Settings(quick, jobs, lab, progress=progress.tell, first=first)
     try:
         result: Result = instrument(name).run(settings)
+    except WorkerFailed as error:
+        print(str(error), file=sys.stderr)
+        why = str(error).strip().rpartition("\n")[2]
+        return Result(name, "", {}, [], time.monotonic() - began, failed=why)
     finally:
         progress.end()
     return result
@@ -148,23 +167,34 @@ def clock(seconds: float) -> str:
 
 def properties() -> dict[str, str]:
     """Everything that is checked: a name and one testable line each."""
-    from workbench.prove.judge import PROPERTIES
-
     return {**INVARIANTS, **PROPERTIES}
+
+
+def heading(arguments: argparse.Namespace) -> str:
+    """What was run, and on what."""
+    size = "quick run, a subset" if arguments.quick else "full run"
+    processes = f"{arguments.jobs} process{'' if arguments.jobs == 1 else 'es'}"
+    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    return f"Proof, {size}: {versions}, {processes}"
 
 
 def report(results: list[Result], broken: list[Violation]) -> list[str]:
     """The result for a person: what was checked, the table, the violations, one last line."""
-    lines = ["What is checked, from the two databases alone:"]
-    for name, words in properties().items():
-        lines += paragraph(f"  {name:<28} {words}", 31)
+    lines = ["What must hold, judged from the two databases alone:"]
+    for name, words in INVARIANTS.items():
+        lines += paragraph(f"  {name:<33}{words}", 35)
+    lines += ["", "What the instruments see beside that, or must see of themselves:"]
+    for name, words in PROPERTIES.items():
+        lines += paragraph(f"  {name:<33}{words}", 35)
     lines += ["", f"{'instrument':<12}{'violations':>11}{'seconds':>9}  what was done"]
     for result in results:
         done = ", ".join(f"{count:,} {what}" for what, count in result.counts.items())
         done = f"skipped: {result.skipped}" if result.skipped else done
+        done = f"broke off: {result.failed}" if result.failed else done
         row = f"{result.name:<12}{len(result.violations):>11}{result.seconds:>9.1f}  {done}"
         lines += paragraph(row, 34)
-        lines += paragraph(f"{'':<34}bounds: {result.bounds}", 34)
+        if result.bounds:
+            lines += paragraph(f"{'':<34}bounds: {result.bounds}", 34)
     for result in results:
         if result.table:
             lines += ["", *columns(result.table)]
@@ -178,11 +208,15 @@ def report(results: list[Result], broken: list[Violation]) -> list[str]:
 
 
 def _verdict(results: list[Result], broken: list[Violation], seconds: float) -> str:
+    failed = ", ".join(result.name for result in results if result.failed)
+    skipped = ", ".join(result.name for result in results if result.skipped)
+    also = f" Broke off, which proves nothing: {failed}." if failed else ""
+    also += f" Skipped: {skipped}." if skipped else ""
     if broken:
         names = ", ".join(dict.fromkeys(violation.property for violation in broken))
-        return f"Violated after {seconds:.0f} s: {names}."
-    skipped = [result.name for result in results if result.skipped]
-    also = f" Skipped: {', '.join(skipped)}." if skipped else ""
+        return f"Violated after {seconds:.0f} s: {names}.{also}"
+    if all(result.failed or result.skipped for result in results):
+        return f"Nothing was looked at.{also}"
     return f"Nothing was violated, in {seconds:.0f} s.{also}"
 
 
@@ -216,7 +250,7 @@ def columns(rows: tuple[tuple[str, ...], ...]) -> list[str]:
 def as_json(arguments: argparse.Namespace, results: list[Result]) -> dict[str, Any]:
     """The same as data."""
     return {
-        "passed": not any(result.violations for result in results),
+        "passed": passed(results),
         "quick": arguments.quick,
         "jobs": arguments.jobs,
         "python": platform.python_version(),
@@ -242,13 +276,19 @@ def replay(arguments: argparse.Namespace, name: str) -> int:
     kind = name.split("/")[0]
     if kind not in INSTRUMENTS:
         arguments.parser.error(f"no case {name!r}: a name begins with its instrument")
+    why = trace.unavailable() if kind in ("syscalls", "powerloss") else None
+    if why:
+        print(f"skipped: {why}", file=sys.stderr)
+        return 1
     if os.path.exists(arguments.keep) and os.listdir(arguments.keep):
         arguments.parser.error(f"--keep: {arguments.keep!r} is not empty; name another folder")
     os.makedirs(arguments.keep, exist_ok=True)
     settings = Settings(False, 1, os.path.abspath(arguments.lab), arguments.keep)
     try:
         found: list[Violation] = instrument(kind).replay(name, settings)
-    except (ValueError, LookupError, WorkerFailed) as error:
+    except LifeFailed as error:
+        found = [Violation(name, RESTS, f"undisturbed it fails: {error}")]
+    except (NoCase, WorkerFailed) as error:
         arguments.parser.error(f"no case {name!r}: {error}")
     for picture in pictures(arguments.keep):
         print(f"picture: {picture}")

@@ -24,6 +24,7 @@ SHARED_FIRST, SHARED_LAST = 0x40000002, 0x400001FF  # SQLite's range of shared l
 MOST, JOBS = 4, ("a", "b", "c", "d", "e", "f")  # workers at once, and what they work on
 READINGS = 20
 WRITES = "writes to the database file"
+FOLDS = "folds of the log"
 CHANGES = ("write", "pwrite64", "writev", "ftruncate")
 
 
@@ -40,7 +41,7 @@ class Guard(trace.Watcher):
         if call.name in CHANGES and call.paths[0] == self.path:
             self.counts[WRITES] += 1
             if self._last != call.pid:
-                self.counts["folds"] += 1
+                self.counts[FOLDS] += 1
             self._last = call.pid
             wrong = self._shared_with(call.pid)
             if wrong:

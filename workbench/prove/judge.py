@@ -22,6 +22,8 @@ VERDICT = "evaluate-agrees"
 CLEAR = "errors-are-clear"
 SAME = "copy-is-death"
 CAUGHT = "instrument-can-fail"
+ACCOUNTED = "every-ablation-is-accounted-for"
+REDUCTION = "reduction-loses-nothing"
 ALONE = "log-folded-in-alone"
 # What these instruments check beside the invariants, one testable line each.
 PROPERTIES = {
@@ -32,6 +34,8 @@ PROPERTIES = {
     SAME: "files copied while a process stands at a call are what SIGKILL leaves there",
     ALONE: "the database file is written only by a process that has all its locks for itself",
     CAUGHT: "settings that are too weak are seen to break a promise",
+    ACCOUNTED: "an instrument notices each ablation; none notices one that is listed as masked",
+    REDUCTION: "a small cast walked schedule by schedule has the same ends, contents and number",
 }
 
 

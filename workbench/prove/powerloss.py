@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ from typing import NamedTuple
 from workbench.prove import disk, folding, invariants, judge, lives, pool, trace
 from workbench.prove.bench import FIRST, Bench, LifeFailed, chosen, scratch
 from workbench.prove.lives import Lab, Life, Stage
-from workbench.prove.report import Result, Settings, Violation
+from workbench.prove.report import NoCase, Result, Settings, Violation, in_order
 
 NAME = "powerloss"
 PLACES = {"near": False, "apart": True}  # the publisher's folder: the local database's, another
@@ -36,6 +37,22 @@ CONTROLS = (
 )
 QUICK_STEP = 16  # quick: one image in so many
 ENOUGH = 20  # violations of one life; a lab that syncs too little has them without end
+UNSEEN = "this weakening went unseen"
+SHAPE = re.compile(
+    rf"{NAME}/(?:together|({'|'.join(lives.LIVES)})/({'|'.join(PLACES)})"
+    r"(?:/(local|publisher)-([A-Z]+))?(?:/(\d+/(?:-|[01ht\d.]+)))?)"
+)
+# The counts of a run, in this order.
+MOST = "operations volatile at once at most"
+COUNTS = (
+    "points",
+    "images",
+    "distinct images",
+    MOST,
+    "weakenings that had to be caught",
+    folding.WRITES,
+    folding.FOLDS,
+)
 
 
 class Known(NamedTuple):
@@ -74,11 +91,14 @@ class Scene:
     def find(self, label: str) -> tuple[disk.Image, tuple[int, int]]:
         """The image of this label, and what was acknowledged then."""
         point, choice = label.split("/")
+        fates = () if choice == "-" else choice.split(".")
         for machine, acknowledged in self.points():
-            if machine.point == int(point):
-                fates = () if choice == "-" else choice.split(".")
-                return machine.image(fates), acknowledged
-        raise KeyError(f"{self.name} has no point {point}")
+            if machine.point != int(point):
+                continue
+            if len(fates) != len(machine.pending):
+                raise NoCase(f"{len(machine.pending)} operations are volatile at point {point}")
+            return machine.image(fates), acknowledged
+        raise NoCase(f"{self.name} has no point {point}")
 
     def look(self, image: disk.Image, acknowledged: tuple[int, int]) -> judge.Seen:
         """Open an image by plain SQLite and read it."""
@@ -125,8 +145,7 @@ class Worker:
                 return
             if self.index == 0:
                 self.counts["points"] += 1
-                longest = max(self.counts["most volatile at once"], len(machine.pending))
-                self.counts["most volatile at once"] = longest
+                self.counts[MOST] = max(self.counts[MOST], len(machine.pending))
             for image in machine.images(scene.torn):
                 if not self.mine(image):
                     continue
@@ -190,7 +209,8 @@ def run(settings: Settings) -> Result:
             violations += wrong
     finally:
         shutil.rmtree(folder)
-    return Result(NAME, bounds, dict(counts), violations, time.monotonic() - began)
+    found_in_all = in_order(counts, COUNTS)
+    return Result(NAME, bounds, found_in_all, violations, time.monotonic() - began)
 
 
 def share(
@@ -215,9 +235,7 @@ def share(
         bench = Bench(lab, os.path.join(folder, place), PLACES[place])
         scene = Scene(bench, lives.BASE, place, which)
         if control(scene) is None:
-            worker.violations.append(
-                Violation(scene.name, judge.CAUGHT, "this weakening went unseen")
-            )
+            worker.violations.append(Violation(scene.name, judge.CAUGHT, UNSEEN))
         worker.counts["weakenings that had to be caught"] += 1
     if index == jobs - 1:
         counts, violations = together(lab, folder, 2 if settings.quick else 12)
@@ -238,19 +256,20 @@ def together(lab: Lab, folder: str, rounds: int) -> tuple[Counter[str], list[Vio
 
 def replay(name: str, settings: Settings) -> list[Violation]:
     """Run one named case again, and leave its databases in `keep`, those of the loss in `left`."""
-    life, *rest = name.removeprefix(f"{NAME}/").split("/")
+    parts = SHAPE.fullmatch(name)
+    if parts is None:
+        raise NoCase("its parts are LIFE/PLACE, then a weakening if any, then POINT/FATES")
+    life, place, database, level, label = parts.groups()
     folder = scratch()
     try:
         lab = lives.load(settings.lab)
-        if life == "together":
+        if life is None:
             return together(lab, folder, 12)[1]
-        place, label = rest[0], "/".join(rest[-2:])
-        weakened = tuple(rest[1].split("-")) if len(rest) in (2, 4) else None
         bench = Bench(lab, folder, PLACES[place])
-        which = (weakened[0], weakened[1]) if weakened else None
-        scene = Scene(bench, lives.LIVES[life], place, which)
-        if len(rest) == 2:
-            return [] if control(scene) else [Violation(name, judge.CAUGHT, "it went unseen")]
+        scene = Scene(bench, lives.LIVES[life], place, (database, level) if database else None)
+        if label is None:
+            unseen = database and not control(scene)
+            return [Violation(name, judge.CAUGHT, UNSEEN)] if unseen else []
         image, acknowledged = scene.find(label)
         print("\n".join(f"     {line}" for line in scene.story(image)))
         findings = scene.look(image, acknowledged).findings or scene.recover(image)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
+
+
+class NoCase(LookupError):
+    """A name that no violation has; the message says which part of it."""
 
 
 class Settings(NamedTuple):
@@ -33,6 +37,7 @@ class Violation(NamedTuple):
 class Result(NamedTuple):
     """What one instrument did: its bounds in words, its counts, every violation, its time.
 
+    skipped: why it cannot work here. failed: how it broke off, so that it proves nothing.
     table: rows of its own for a person, the first with the names of the columns.
     """
 
@@ -43,3 +48,9 @@ class Result(NamedTuple):
     seconds: float
     skipped: str | None = None
     table: tuple[tuple[str, ...], ...] = ()
+    failed: str | None = None
+
+
+def in_order(counts: Mapping[str, int], labels: Sequence[str]) -> dict[str, int]:
+    """The counts of these labels, in this order, whichever process counted first."""
+    return {label: counts[label] for label in labels if label in counts}

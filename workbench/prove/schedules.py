@@ -27,8 +27,9 @@ from workbench.prove.explore import (
     Search,
 )
 from workbench.prove.history import INVARIANTS
+from workbench.prove.judge import REDUCTION
 from workbench.prove.lives import Lab
-from workbench.prove.report import Result, Settings, Violation
+from workbench.prove.report import NoCase, Result, Settings, Violation, in_order
 from workbench.prove.stepping import Log, Stage
 from workbench.prove.tasks import Tasks
 from workbench.prove.walk import FRESH, Walk
@@ -190,6 +191,16 @@ SMALL = Cast(
     before=("run!after_verify",),
 )
 QUICK = ("memory", "decisions", "drift", "deadline", "ends", "yes")
+UNREDUCED = "schedules walked without reduction"
+# The counts of a run, in this order; those of each cast follow.
+COUNTS = (
+    "casts",
+    "states",
+    "schedules they stand for",
+    "states of the databases",
+    "segments really run",
+    UNREDUCED,
+)
 BY_NAME = {cast.name: cast for cast in (*CASTS, SMALL)}
 
 
@@ -302,9 +313,7 @@ def cross_check(lab: Lab, cast: Cast) -> tuple[int, list[Violation]]:
     wrong = [f"{what}: {one} reduced, {two} not" for what, one, two in pairs if one != two]
     if contents != walked.contents or ends != walked.ends:
         wrong.append("the databases' contents are not the same")
-    return walked.schedules, [
-        Violation(f"{NAME}/{cast.name}/", "the reduction loses nothing", text) for text in wrong
-    ]
+    return walked.schedules, [Violation(f"{NAME}/{cast.name}/", REDUCTION, text) for text in wrong]
 
 
 # --- The instrument -------------------------------------------------------------------------------
@@ -323,14 +332,16 @@ def name_of(cast: Cast, broken: Broken) -> str:
 
 
 def parse(name: str) -> tuple[Cast, list[str]]:
-    """The cast and the actions that a name stands for; ValueError for one that stands for none."""
+    """The cast and the actions that a name stands for; NoCase for one that stands for none."""
     instrument, _, rest = name.partition("/")
     cast_name, _, text = rest.partition("/")
     if instrument != NAME or cast_name not in BY_NAME:
-        raise ValueError(f"no schedule {name!r}: {NAME}/CAST/ACTIONS")
+        raise NoCase(f"no cast {cast_name!r}: {', '.join(BY_NAME)}")
     actions: list[str] = []
     for part in text.split(",") if text else ():
         action, _, times = part.partition("*")
+        if not (times or "1").isdecimal():
+            raise NoCase(f"{part!r} is no action, or one so many times")
         actions += [action] * int(times or 1)
     return BY_NAME[cast_name], actions
 
@@ -349,7 +360,7 @@ def explore_cast(
         "schedules they stand for": cases.schedules,
         "states of the databases": cases.images,
         "segments really run": cases.plays,
-        f"{cast.name}: states": cases.states,
+        f"states of {cast.name}": cases.states,
     }
     violations = [
         Violation(name_of(cast, broken), broken.finding.invariant, broken.finding.seen)
@@ -398,7 +409,7 @@ def run(settings: Settings) -> Result:
                     found, wrong = explore_cast(lab, casts[task], told, until)
                 else:
                     walked, wrong = cross_check(lab, SMALL._replace(ticks=()) if quick else SMALL)
-                    found = {"schedules walked without reduction": walked}
+                    found = {UNREDUCED: walked}
                 for key, count in found.items():
                     counts[key] = counts.get(key, 0) + count
                 violations += wrong
@@ -414,7 +425,9 @@ def run(settings: Settings) -> Result:
         for key, count in found.items():
             counts[key] = counts.get(key, 0) + count
         violations += wrong
-    return Result(NAME, bounds(casts), counts, violations, time.monotonic() - began)
+    labels = (*COUNTS, *(f"states of {cast.name}" for cast in casts))
+    seconds = time.monotonic() - began
+    return Result(NAME, bounds(casts), in_order(counts, labels), violations, seconds)
 
 
 def bounds(casts: list[Cast]) -> str:
@@ -430,12 +443,15 @@ def bounds(casts: list[Cast]) -> str:
 def replay(name: str, settings: Settings) -> list[Violation]:
     """Play one schedule again, say what each action did, and leave the databases in `keep`."""
     cast, actions = parse(name)
-    explorer = Explorer(lives.load(settings.lab), cast)
+    lab = lives.load(settings.lab)
+    if cast is SMALL and not actions:
+        return cross_check(lab, cast)[1]
+    explorer = Explorer(lab, cast)
     try:
         walk = Walk(explorer)
         for action in actions:
             if not walk.take(action):
-                raise ValueError(f"{action} has nothing left to do")
+                raise NoCase(f"{action} has nothing left to do")
         walk.end()
         print("\n".join(walk.lines()))
         if settings.keep is not None:

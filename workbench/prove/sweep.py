@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from workbench.prove import boundaries, invariants, lives, pool
-from workbench.prove.bench import scratch
+from workbench.prove.bench import LifeFailed, scratch
 from workbench.prove.boundaries import DIED, Clock, Door, Hands, Life, dying, image_key
 from workbench.prove.invariants import Finding, Image
 from workbench.prove.judge import SAME
 from workbench.prove.lives import START, Files, Lab, Stage
-from workbench.prove.report import Result, Settings, Violation
+from workbench.prove.report import NoCase, Result, Settings, Violation
 from workbench.prove.tasks import Tasks
 
 NAME = "sweep"
@@ -59,6 +59,10 @@ class Seen(NamedTuple):
 
     name: str
     paths: int
+
+
+class NoDeath(pool.WorkerFailed):
+    """A process went past the boundary at which it was to end."""
 
 
 class Yard:
@@ -103,10 +107,13 @@ class Yard:
         return door, shots
 
     def film_life(self, life: Life) -> list[Shot]:
-        """The whole life, undisturbed."""
+        """The whole life, undisturbed; LifeFailed unless it comes to its end."""
         self.set({}, START)
         door, shots = self.shoot()
-        self.hands(life, door).live()
+        try:
+            self.hands(life, door).live()
+        except Exception as error:
+            raise LifeFailed(f"{type(error).__name__}: {error}") from error
         return shots
 
     def film(self, life: Life, way: str, files: Files, now: float) -> Film:
@@ -144,7 +151,8 @@ class Yard:
                 os._exit(1)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if code not in (DIED, -9):
-            raise pool.WorkerFailed(f"{life.name} {way or ''} {number}: ended with {code}")
+            where = f"the recovery by {way}" if way else life.name
+            raise NoDeath(f"no death at boundary {number} of {where}: it ended with {code}")
         return Shot("", self.stage.copy(), self.clock.now)
 
 
@@ -363,7 +371,12 @@ class Sweep:
         yard = Yard(lives.load(self.settings.lab))
         try:
             for life in self.lives:
-                shots = yard.film_life(life)
+                try:
+                    shots = yard.film_life(life)
+                except LifeFailed as error:
+                    wrong = Finding(invariants.RESTS, f"undisturbed it fails: {error}")
+                    self.violations.append(Violation(f"{NAME}/{life.name}", *wrong))
+                    continue
                 self.counts["boundaries"] += len(shots)
                 for number in range(1, len(shots) + 1):
                     really = not self.settings.quick or number % QUICK_STEP == 1
@@ -407,30 +420,49 @@ def smallest(violations: list[Violation]) -> list[Violation]:
 
 def replay(name: str, settings: Settings) -> list[Violation]:
     """Die really at each place of a name, recover, say so, and leave the databases in `keep`."""
-    _, life_name, *rest = name.split("/")
-    life = boundaries.BY_NAME[life_name]
+    life, places, last = parse(name)
     yard = Yard(lives.load(settings.lab))
+    findings: list[Finding] = []
     try:
-        labels = [shot.label for shot in yard.film_life(life)]
+        shots = yard.film_life(life)
         yard.set({}, START)
-        way: str | None = None
         print(f"     {', '.join(life.commands)}")
-        for word in rest:
-            if not word.isdigit():
-                way = word
-                continue
-            yard.die(life, int(word), way)
-            place = f": {labels[int(word) - 1]}" if way is None else f" of the recovery by {way}"
-            print(f"     the process dies at boundary {word}{place}")
-            way = None
-        files, now = yard.stage.copy(), yard.clock.now
-        film = yard.end(life, way or "run", files, float(int(now)))
-        print(f"     recovery by {way or 'run'}: {', '.join(film.commands)}")
+        for number, way in places:
+            if way is not None:
+                files, now = yard.stage.copy(), float(int(yard.clock.now))
+                shots = yard.film(life, way, files, now).shots
+                yard.set(files, now)
+            dead = yard.die(life, number, way)
+            label, of = shots[number - 1].label, f" of the recovery by {way}" if way else ""
+            print(f"     the process dies at boundary {number}{of}: {label}")
+            if image_key(dead.files) != image_key(shots[number - 1].files):
+                findings.append(Finding(SAME, label))
+        film = yard.end(life, last, yard.stage.copy(), float(int(yard.clock.now)))
+        print(f"     recovery by {last}: {', '.join(film.commands)}")
         if settings.keep is not None:
             leave(yard, settings.keep)
     finally:
         yard.close()
-    return [Violation(name, *finding) for finding in dict.fromkeys(film.findings)]
+    return [Violation(name, *finding) for finding in dict.fromkeys(findings + film.findings)]
+
+
+def parse(name: str) -> tuple[Life, list[tuple[int, str | None]], str]:
+    """The life of a name, its deaths (boundary; and of which recovery) and the last recovery."""
+    _, life_name, *words = name.split("/")
+    life = boundaries.BY_NAME.get(life_name)
+    if life is None:
+        raise NoCase(f"no life {life_name!r}: {', '.join(boundaries.BY_NAME)}")
+    places: list[tuple[int, str | None]] = []
+    way: str | None = None
+    for word in words:
+        if word.isdecimal():
+            places.append((int(word), way))
+            way = None
+        elif way is None and word in life.ways:
+            way = word
+        else:
+            raise NoCase(f"{word!r} is no boundary, and no way here of recovering {life.name}")
+    return life, places, way or "run"
 
 
 def leave(yard: Yard, folder: str) -> None:

@@ -10,6 +10,7 @@ are not calls; its first opener rebuilds that file, so images that differ only t
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 import time
 from collections import Counter
@@ -30,11 +31,28 @@ from workbench.prove.bench import (
     scratch,
 )
 from workbench.prove.lives import Facts, Files, Life
-from workbench.prove.report import Result, Settings, Violation
+from workbench.prove.report import NoCase, Result, Settings, Violation, in_order
 
 NAME = "syscalls"
 WAYS = ("run", "cancel")
 SPANS = ("once", "on")  # one call fails, or all from that one on
+STOP = r"\d+-(before|after)"
+SHAPE = re.compile(
+    rf"{NAME}/({'|'.join(lives.LIVES)})"
+    rf"(/{STOP}|/({'|'.join(WAYS)})/{STOP}(/{STOP})?"
+    rf"|/({'|'.join(ERRORS)})-({'|'.join(SPANS)})/\d+|/command/\d+-before)?"
+)
+# The counts of a run, in this order.
+COUNTS = (
+    *(f"calls of {life}" for life in lives.LIVES),
+    "deaths",
+    "pairs of deaths",
+    "images after two deaths",
+    "second deaths by SIGKILL",
+    "failed calls",
+    "deaths of command lines",
+    "writes to the database file",
+)
 
 
 class Worker:
@@ -68,7 +86,7 @@ class Worker:
             self.report(life.name, [(invariants.RESTS, f"undisturbed it fails: {error}")])
             return
         if self.index == 0:
-            self.counts[f"{life.name}: calls"] = film.calls
+            self.counts[f"calls of {life.name}"] = film.calls
         self.report(life.name, film.guard.findings)
         mine = self.share(film.frames)
         self.single(life, film, mine)
@@ -111,7 +129,7 @@ class Worker:
                     firsts.add(key)
                     self.recovery(life, way, first, seconds)
                     self.tell(1)
-            self.counts["distinct images"] += len(seconds)
+            self.counts["images after two deaths"] += len(seconds)
 
     def recovery(self, life: Life, way: str, first: Frame, seconds: dict[bytes, Facts]) -> None:
         """One recovery, and what follows a second death at each of its stops."""
@@ -178,12 +196,15 @@ class Worker:
 
     def again(self, life: Life, what: str, labels: list[str]) -> Files:
         """One case by the parts of its name; the files that the death or the error left."""
-        name = "/".join((life.name, what, *labels))
+        name = "/".join(part for part in (life.name, what, *labels) if part)
         if what == "command":
             files = self.bench.kill_command(life, labels[0])
             if files is None:
-                raise KeyError(f"{name}: the command ended before that call")
+                raise NoCase("the command ended before that call")
             self.report(name, self.bench.end(life, "run", files, time.time() + LATER))
+        elif not what:
+            self.report(name, self.bench.film(life).guard.findings)
+            files = self.bench.stage.copy()
         elif what in WAYS:
             files = self.bench.kill(life, labels[0])
             clock, before = FIRST, self.bench.seen(files)
@@ -193,16 +214,21 @@ class Worker:
             )
             if len(labels) == 2:
                 clock = SECOND
+                frame = film.frame(labels[1])
                 files = self.bench.kill_recovery(life, what, files, labels[1], before.status)
+                self.same(name, files, frame.files)
                 changes = invariants.judge_change(before.image, self.bench.seen(files).image)
                 self.report(name, changes)
             self.report(name, self.bench.end(life, what, files, clock))
-        elif "-" in what and labels:
+        elif labels:
             error, span = what.split("-")
+            calls = self.bench.film(life).calls
+            if not 1 <= int(labels[0]) <= calls:
+                raise NoCase(f"{life.name} has {calls} calls")
             files = self.error(life, int(labels[0]), error, span)
         else:
             film = self.bench.film(life)
-            frame = next(frame for frame in film.frames if frame.label == what)
+            frame = film.frame(what)
             files = self.bench.kill(life, what)
             self.same(name, files, frame.files)
             seen = judge.look(self.bench.seen(files), film.history, frame.acknowledged)
@@ -215,7 +241,8 @@ def run(settings: Settings) -> Result:
     began = time.monotonic()
     bounds = (
         "one worker at a time; commands memory-put, submit, run (and approve, run); two deaths; "
-        "recovery by run or by cancel; EIO and ENOSPC at each call, once and for good"
+        "recovery by run or by cancel; EIO and ENOSPC at each call, once and for good (ENOSPC then"
+        " for what needs space)"
     ) + (
         "; quick: every 4th death, one pair in 512, every 16th failed call"
         if settings.quick
@@ -238,7 +265,8 @@ def run(settings: Settings) -> Result:
             violations += wrong
     finally:
         shutil.rmtree(folder)
-    return Result(NAME, bounds, dict(counts), violations, time.monotonic() - began)
+    found_in_all = in_order(counts, COUNTS)
+    return Result(NAME, bounds, found_in_all, violations, time.monotonic() - began)
 
 
 def share(
@@ -254,12 +282,14 @@ def share(
 
 def replay(name: str, settings: Settings) -> list[Violation]:
     """Run one named case again, and leave its databases in `keep`, those of the death in `left`."""
-    life, what, *labels = name.removeprefix(f"{NAME}/").split("/")
+    if SHAPE.fullmatch(name) is None:
+        raise NoCase("its parts are LIFE, then CALL, WAY/CALL, WAY/CALL/CALL or ERROR-SPAN/NUMBER")
+    _, life, *rest = name.split("/")
     folder = scratch()
     try:
         bench = Bench(lives.load(settings.lab), folder)
         worker = Worker(settings, bench, 0, 1, lambda done: None)
-        left = worker.again(lives.LIVES[life], what, labels)
+        left = worker.again(lives.LIVES[life], rest[0] if rest else "", rest[1:])
         print(f"     the files then: {', '.join(f'{n} {len(left[n])}' for n in sorted(left))}")
         if settings.keep is not None:
             bench.leave(settings.keep, left)

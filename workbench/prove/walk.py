@@ -28,6 +28,7 @@ from workbench.prove.explore import (
 )
 from workbench.prove.invariants import Finding, Image
 from workbench.prove.lives import START
+from workbench.prove.report import NoCase
 from workbench.prove.stepping import Outcome
 
 FRESH = "fresh"  # everyone is dead, and fresh workers go on
@@ -80,7 +81,7 @@ class Walk:
             name = action.removeprefix(kind)
             if action.startswith(kind) and name in self.names:
                 return kind, self.names.index(name)
-        raise ValueError(f"no action {action!r} in the cast {self.explorer.cast.name}")
+        raise NoCase(f"no action {action!r} in the cast {self.explorer.cast.name}")
 
     def _describe(self, action: str, kind: str, actor: int, after: int) -> Taken:
         if kind == TIME:

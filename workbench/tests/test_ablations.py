@@ -6,11 +6,12 @@ import contextlib
 import io
 import os
 import unittest
+from unittest import mock
 
 from workbench.__main__ import main
-from workbench.prove import ablations, lives, schedules
+from workbench.prove import ablations, lives, schedules, trace
 from workbench.prove.ablations import ABLATIONS, BY_NAME, Caught
-from workbench.prove.report import Settings, Violation
+from workbench.prove.report import NoCase, Settings, Violation
 
 LAB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # What is asked for by name, and what it is called here.
@@ -137,6 +138,23 @@ class Shown(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()):
             found = ablations.replay("ablations/absence-as-proof", Settings(True, 1, LAB))
         self.assertIn("no-false-certainty", [violation.property for violation in found])
+
+    def test_replay_of_one_that_nothing_notices_says_so(self) -> None:
+        settings = Settings(True, 1, LAB)
+        nowhere = {name: lambda *_: None for name in ablations.HUNTS}
+        with mock.patch.dict(ablations.HUNTS, nowhere):
+            (found,) = ablations.replay("ablations/no-guard", settings)
+            self.assertEqual(found.property, "every-ablation-is-accounted-for")
+            self.assertEqual(ablations.replay("ablations/guard-without-owner", settings), [])
+        with self.assertRaises(NoCase):
+            ablations.replay("ablations/no-such", settings)
+
+    @unittest.skipIf(trace.unavailable(), trace.unavailable() or "")
+    def test_replay_of_a_weaker_setting(self) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            name = "ablations/publisher-synchronous-full"
+            found = ablations.replay(name, Settings(True, 1, LAB))
+        self.assertIn("acknowledged-commits-held", [violation.property for violation in found])
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from contextlib import closing
 
 from workbench.prove import bench, disk, folding, judge, lives, pool, powerloss, trace
 from workbench.prove.disk import Cut, Disk, Names, Operation, Sync, SyncFolder, Write
-from workbench.prove.report import Settings, Violation
+from workbench.prove.report import NoCase, Settings, Violation
 
 LAB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -199,9 +199,26 @@ class OnTheLab(unittest.TestCase):
         def do(place: bench.Bench) -> tuple[int, int, bool]:
             counts, findings = folding.folds(place.lab, place.stage, 2)
             _, caught = folding.folds(place.lab, place.stage, 2, folding.checkpointing)
-            return len(findings), min(2, counts["folds"]), bool(caught)
+            return len(findings), min(2, counts[folding.FOLDS]), bool(caught)
 
         self.assertEqual(self.work(do), (0, 2, True))
+
+    def test_names_that_no_violation_has(self) -> None:
+        for name in (
+            "base",
+            "base/near/14",
+            "base/near/14/0.0",
+            "base/near/9999/-",
+            "base/far/1/-",
+        ):
+
+            def refused(name: str = name) -> bool:
+                with self.assertRaises(NoCase):
+                    powerloss.replay(f"powerloss/{name}", Settings(True, 1, LAB))
+                return True
+
+            with self.subTest(name):
+                self.assertTrue(pool.spread(1, lambda *_, go=refused: go())[0])
 
 
 class Pool(unittest.TestCase):

@@ -6,20 +6,25 @@ import contextlib
 import io
 import json
 import os
+import platform
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from workbench.__main__ import main
-from workbench.prove import boundaries, command, history, invariants, lives, sweep, trace
+from workbench.prove import bench, boundaries, command, history, invariants, lives, sweep, trace
 from workbench.prove.boundaries import APPROVAL, BASE, Door
 from workbench.prove.history import INVARIANTS
 from workbench.prove.invariants import Image, judge, judge_change, judge_recovery
-from workbench.prove.report import Result, Violation
+from workbench.prove.pool import WorkerFailed
+from workbench.prove.report import Result, Settings, Violation, in_order
 from workbench.tests.sabotage import copy_lab, empty_body
 
 LAB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -173,6 +178,7 @@ class Command(unittest.TestCase):
         self.assertIn("replay takes one NAME", self.refused("replay"))
         self.assertIn("begins with its instrument", self.refused("replay", "nothing/1"))
         self.assertIn("no number of processes", self.refused("sweep", "--jobs", "0"))
+        self.assertIn("no runtime.py in '/'", self.refused("sweep", "--lab", "/"))
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "mine").touch()
             self.assertIn("not empty", self.refused("replay", "sweep/base/1", "--keep", folder))
@@ -185,9 +191,13 @@ class Command(unittest.TestCase):
             self.assertIn("the process dies at boundary 60", text)
             kept = sorted(os.listdir(keep))
             self.assertEqual(kept, ["lab.html", "lab.sqlite", "lab.sqlite.publisher.sqlite"])
-            self.assertIn(
-                "no case", self.refused("replay", "sweep/base/9999", "--keep", keep + "2")
-            )
+            for name, why in (
+                ("sweep/base/9999", "no death at boundary 9999 of base"),
+                ("sweep/base/x", "'x' is no boundary"),
+                ("sweep/nobody/1", "no life 'nobody'"),
+                ("schedules/claims/w1*999", "w1 has nothing left to do"),
+            ):
+                self.assertIn(why, self.refused("replay", name, "--keep", keep + "2"))
 
     def test_the_answer_as_data_and_in_words(self) -> None:
         result = Result(
@@ -208,9 +218,55 @@ class Command(unittest.TestCase):
             self.assertIn(name, text)
             self.assertIn(words.split()[0], text)
         self.assertEqual(text.splitlines()[-1], "Violated after 2 s: terminal-agrees.")
-        skipped = result._replace(violations=[], skipped="no ptrace here")
-        last = command.report([skipped], [])[-1]
-        self.assertEqual(last, "Nothing was violated, in 2 s. Skipped: sweep.")
+        sound = result._replace(violations=[])
+        skipped = sound._replace(name="syscalls", skipped="no ptrace here")
+        for results, last in (
+            ([sound, skipped], "Nothing was violated, in 3 s. Skipped: syscalls."),
+            ([skipped], "Nothing was looked at. Skipped: syscalls."),
+        ):
+            self.assertEqual(command.report(results, [])[-1], last)
+            self.assertTrue(command.passed(results))
+
+    def test_each_run_says_what_it_ran_on(self) -> None:
+        result = Result("sweep", "bounds", {}, [], 1.0)
+        with mock.patch.object(command, "measure", return_value=result):
+            code, text = self.said("sweep", "--quick", "--jobs", "3")
+        first = text.splitlines()[0]
+        self.assertEqual(code, 0)
+        for words in (
+            "quick run",
+            "3 processes",
+            f"Python {platform.python_version()}",
+            f"SQLite {sqlite3.sqlite_version}",
+        ):
+            self.assertIn(words, first)
+
+    def test_an_instrument_that_breaks_off_proves_nothing_and_leaves_nothing(self) -> None:
+        made = []
+
+        def run(settings: Settings) -> Result:
+            made.append(bench.scratch())
+            raise WorkerFailed("Traceback\nOSError: no space left")
+
+        broken = types.SimpleNamespace(run=run)
+        with (
+            mock.patch.object(command, "instrument", return_value=broken),
+            contextlib.redirect_stderr(io.StringIO()) as err,
+        ):
+            code, text = self.said("sweep")
+        self.assertEqual(code, 1)
+        self.assertIn("broke off: OSError: no space left", text)
+        self.assertIn("Nothing was looked at. Broke off, which proves nothing: sweep.", text)
+        self.assertIn("Traceback", err.getvalue())
+        self.assertFalse(os.path.exists(made[0]))
+
+    def test_counts_come_in_one_order_whichever_process_was_first(self) -> None:
+        self.assertEqual(
+            list(
+                in_order({"states of b": 1, "casts": 2, "states of a": 3}, ("casts", "states of a"))
+            ),
+            ["casts", "states of a"],
+        )
 
 
 class ChangedFiles(unittest.TestCase):
@@ -250,6 +306,16 @@ class ChangedFiles(unittest.TestCase):
             lambda module: empty_body(module, "Runtime.guard", "return self._own(job)"),
         )
         self.assertIn("no-write-outside-lease", found)
+
+    def test_a_guard_under_which_no_life_comes_to_its_end(self) -> None:
+        for instrument in ("sweep", "schedules"):
+            with self.subTest(instrument):
+                found = self.prove(
+                    instrument,
+                    "runtime.py",
+                    lambda module: empty_body(module, "Runtime.guard"),
+                )
+                self.assertIn("can-finish-or-park", found)
 
     def test_the_binding_check_emptied(self) -> None:
         found = self.prove(

@@ -11,6 +11,7 @@ import cli
 from approval_runtime import APPROVALS, ApprovalEvent, ApprovalRuntime, Decision
 from runtime import FAULTS, RECEIPTS, TABLES, Status
 from workbench import readme
+from workbench.prove.command import properties
 
 TEXT = (readme.LAB / "README.md").read_text(encoding="utf-8")
 CONTRACT = """
@@ -56,6 +57,10 @@ class ReadmeTest(unittest.TestCase):
         }
         self.assertEqual(declared | {("[*]", Status.QUEUED)}, arrows(jobs))
         self.assertEqual(public(Decision), {after for _, after in arrows(approvals)})
+
+    def test_every_property_of_the_proof_has_its_row(self) -> None:
+        rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", self.section("The proof"), re.M)
+        self.assertEqual(dict(rows), properties())
 
     def test_every_event_kind_has_its_row(self) -> None:
         rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", self.section("Statuses and events"), re.M)

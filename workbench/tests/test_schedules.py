@@ -14,8 +14,9 @@ from unittest import mock
 
 from workbench.prove import ablations, lives, schedules, stepping
 from workbench.prove.explore import Cast, Explorer, Search
+from workbench.prove.judge import REDUCTION
 from workbench.prove.lives import START
-from workbench.prove.report import Settings
+from workbench.prove.report import NoCase, Settings, Violation
 from workbench.prove.stepping import Stage, Stuck
 from workbench.prove.walk import Walk
 
@@ -120,7 +121,7 @@ class Searching(unittest.TestCase):
             assert found is not None
             self.assertEqual(found.property, "no-write-outside-lease")
             self.assertEqual(self.replay(found.name), [found.property])
-        with self.assertRaises(ValueError):  # the last step is no longer a write that can be made
+        with self.assertRaises(NoCase):  # the last step is no longer a write that can be made
             self.replay(found.name + ",w1*9")
         self.assertEqual(self.replay(found.name), [])
 
@@ -148,9 +149,14 @@ class Searching(unittest.TestCase):
         cast, actions = schedules.parse("schedules/claims/w1*2,tick,crash-w1,w2,fresh")
         self.assertEqual(cast.name, "claims")
         self.assertEqual(actions, ["w1", "w1", "tick", "crash-w1", "w2", "fresh"])
-        for wrong in ("schedules/nobody/w1", "sweep/base/1"):
-            with self.assertRaises(ValueError):
+        for wrong in ("schedules/nobody/w1", "sweep/base/1", "schedules/claims/w1*x"):
+            with self.assertRaises(NoCase):
                 schedules.parse(wrong)
+
+    def test_the_check_of_the_reduction_is_replayed(self) -> None:
+        wrong = [Violation("schedules/unreduced/", REDUCTION, "one schedule less")]
+        with mock.patch.object(schedules, "cross_check", return_value=(0, wrong)):
+            self.assertEqual(schedules.replay(wrong[0].name, Settings(True, 1, LAB)), wrong)
 
     def test_a_limit_that_ends_a_moment_late_is_seen(self) -> None:
         base, approval = self.lab.runtime.Runtime, self.lab.approval

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import unittest
+from typing import Any
 from unittest import mock
 
 from workbench.prove import ablations, boundaries, invariants, lives, sweep
@@ -94,6 +95,21 @@ class Caught(InAYard):
         wrong = [shot._replace(files=shots[0].files) for shot in shots]
         share.single(BASE, wrong, 200, True)
         self.assertEqual([v.property for v in share.violations], ["copy-is-death"])
+
+    def test_and_a_replay_of_it_says_so_too(self) -> None:
+        real = sweep.Yard.die
+
+        def die(yard: sweep.Yard, *arguments: Any) -> sweep.Shot:
+            return real(yard, *arguments)._replace(files={})
+
+        for name, deaths in (("sweep/base/200", 1), ("sweep/base/200/run/40/cancel", 2)):
+            with (
+                self.subTest(name),
+                mock.patch.object(sweep.Yard, "die", die),
+                contextlib.redirect_stdout(io.StringIO()),
+            ):
+                again = sweep.replay(name, Settings(True, 1, LAB))
+                self.assertEqual([v.property for v in again], ["copy-is-death"] * deaths)
 
     def test_a_cancel_that_does_not_see_the_receipt_there(self) -> None:
         shots = self.yard.film_life(BASE)

@@ -18,7 +18,7 @@ from contextlib import closing
 from unittest import mock
 
 from workbench.prove import bench, judge, lives, pool, syscalls, trace
-from workbench.prove.report import Settings, Violation
+from workbench.prove.report import NoCase, Settings, Violation
 
 LAB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HEADERS = {
@@ -263,6 +263,17 @@ class Deaths(unittest.TestCase):
                 found = pool.spread(1, lambda *_, go=again: quietly(go))
                 self.assertEqual(found, [[]])
                 self.assertTrue(os.path.exists(os.path.join(keep, "left", "lab.sqlite")))
+
+    def test_names_that_no_violation_has(self) -> None:
+        for name in ("", "base/x", "base/EIO-once/9999", "base/EIO-once", "base/9-beside"):
+
+            def refused(name: str = name) -> bool:
+                with self.assertRaises(NoCase):
+                    syscalls.replay(f"syscalls/{name}", Settings(True, 1, LAB))
+                return True
+
+            with self.subTest(name):
+                self.assertTrue(pool.spread(1, lambda *_, go=refused: go())[0])
 
     def test_a_difference_between_copy_and_death_is_reported(self) -> None:
         def do(place: bench.Bench, worker: syscalls.Worker) -> list[Violation]:
