@@ -39,6 +39,13 @@ class Cast(NamedTuple):
     options: tuple[tuple[str, float], ...] = ()
     states: int = 0
 
+    @property
+    def labels(self) -> list[str]:
+        """What schedules call the actors: their names, and a namesake's with its number."""
+        names = [name for name, _ in self.actors]
+        before = [names[:at].count(name) for at, name in enumerate(names)]
+        return [f"{n}-{k + 1}" if k else n for n, k in zip(names, before, strict=True)]
+
 
 # A state is one integer: ticks, deaths left, refusals left, contents of the publisher and of the
 # local database, then 16 bits for each actor: position (0: between calls) and call.
@@ -134,7 +141,7 @@ class Explorer:
         if call != "spoil" and (outcome.local, outcome.publisher) != both:
             before, after = self.stage.image(*both), self.stage.image(*outcome[2:])
             found += invariants.judge_change(before, after)
-        action = (REFUSE if refuse else STEP) + name
+        action = (REFUSE if refuse else STEP) + self.cast.labels[actor]
         self.changes += [(finding, state, action) for finding in found]
         return outcome
 
@@ -304,7 +311,7 @@ class Search:
 
     def path(self, number: int) -> tuple[str, ...]:
         """The actions from the start to a state."""
-        names = [name for name, _ in self.explorer.cast.actors]
+        names = self.explorer.cast.labels
         actions: list[str] = []
         while number:
             before = self.parents[number]

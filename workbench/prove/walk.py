@@ -49,7 +49,7 @@ class Walk:
 
     def __init__(self, explorer: Explorer) -> None:
         self.explorer, self.state = explorer, explorer.first
-        self.names = [name for name, _ in explorer.cast.actors]
+        self.names = explorer.cast.labels
         self.taken: list[Taken] = []
         self.findings: list[Finding] = []
 
@@ -88,8 +88,7 @@ class Walk:
             seconds = self.explorer.cast.ticks[self.state & 7]
             return Taken(action, "time", "", f"{seconds:g} s pass", "")
         place = self.state >> ACTORS + WIDTH * actor & OVER
-        name, calls = self.explorer.cast.actors[actor]
-        call = calls[place >> AT]
+        name, call = self.names[actor], self.explorer.cast.actors[actor][1][place >> AT]
         if kind == CRASH:
             return Taken(action, name, call, "dies here", "")
         outcome = self.explorer.play(actor, self.state, kind == REFUSE)

@@ -153,6 +153,11 @@ class Searching(unittest.TestCase):
             with self.assertRaises(NoCase):
                 schedules.parse(wrong)
 
+    def test_every_actor_of_a_cast_has_a_name_of_its_own(self) -> None:
+        self.assertEqual(schedules.BY_NAME["twins"].labels, ["w1", "w1-2"])
+        for cast in schedules.BY_NAME.values():
+            self.assertEqual(len(set(cast.labels)), len(cast.actors), cast.name)
+
     def test_the_check_of_the_reduction_is_replayed(self) -> None:
         wrong = [Violation("schedules/unreduced/", REDUCTION, "one schedule less")]
         with mock.patch.object(schedules, "cross_check", return_value=(0, wrong)):
