@@ -11,12 +11,14 @@ import os
 import time
 from collections.abc import Sequence
 
-from workbench.prove import ablations, lives, schedules
-from workbench.prove.ablations import ABLATIONS, BY_NAME, without
+from workbench.prove import ablations, lives, powerloss, schedules, trace
+from workbench.prove.ablations import ABLATIONS, BY_NAME, WEAKENINGS, without
 from workbench.prove.ablations_base import Ablation
+from workbench.prove.bench import Bench, scratch, workshop
 from workbench.prove.command import LAB, paragraph
 from workbench.prove.explore import Cast, Explorer
 from workbench.prove.lives import Lab
+from workbench.prove.report import Settings
 from workbench.prove.walk import Walk, along
 
 WIDEST = max(len(ablation.name) for ablation in ABLATIONS)
@@ -36,12 +38,40 @@ def execute(arguments: argparse.Namespace) -> int:
             kind = "approval" if each.approval else "base"
             note = f" ({kind}{', masked' if each.masked else ''})"
             print(f"{each.name:<{WIDEST}}  {each.words}{note}")
+        for name, (which, level) in WEAKENINGS.items():
+            print(f"{name:<{WIDEST}}  the {which} database with synchronous={level} (power loss)")
         return 0
+    folder = os.path.abspath(arguments.lab)
+    if arguments.name in WEAKENINGS:
+        with workshop():
+            return show_setting(folder, arguments.name)
     ablation = BY_NAME.get(arguments.name)
     if ablation is None:
         arguments.parser.error(f"no ablation {arguments.name!r}; without a name they are listed")
         return 2
-    return show(lives.load(os.path.abspath(arguments.lab)), ablation)
+    with workshop():
+        return show(lives.load(folder), ablation)
+
+
+def show_setting(folder: str, name: str) -> int:
+    """A power loss that shows the weaker setting, then every one under the lab's own."""
+    if trace.unavailable():
+        print(f"skipped: {trace.unavailable()}")
+        return 1
+    which, level = WEAKENINGS[name]
+    print(f"The {which} database with synchronous={level}.")
+    found = ablations.by_powerloss(lives.load(folder), (which, level))
+    if found is None:
+        print("No power loss shows it.")
+        return 1
+    print(f"The first power loss that shows it: {found.name}\n")
+    for wrong in powerloss.replay(found.name, Settings(False, 1, folder)):
+        print("\n".join(paragraph(f"VIOLATED {wrong.property}: {wrong.detail}", 4)))
+    print("\nEvery power loss in the same life with the lab's own settings:\n")
+    bench = Bench(lives.load(folder), scratch(), apart=True)
+    held = powerloss.control(powerloss.Scene(bench, lives.BASE, "apart"))
+    print("Nothing was violated." if held is None else "VIOLATED " + " ".join(held))
+    return 0 if held is None else 1
 
 
 def show(lab: Lab, ablation: Ablation) -> int:

@@ -25,12 +25,14 @@ from workbench.prove.explore import Cast, Explorer, Search
 from workbench.prove.invariants import RESTS
 from workbench.prove.judge import ACCOUNTED
 from workbench.prove.lives import Lab
+from workbench.prove.powerloss import CONTROLS
 from workbench.prove.report import NoCase, Result, Settings, Violation
 from workbench.prove.tasks import Tasks
 
 NAME = "ablations"
 ABLATIONS = (*BASE_ABLATIONS, *APPROVAL_ABLATIONS)
 BY_NAME = {ablation.name: ablation for ablation in ABLATIONS}
+WEAKENINGS = {f"{which}-synchronous-{level.lower()}": (which, level) for which, level in CONTROLS}
 PAST = schedules.PAST
 ONCE, TWICE = ("run",), ("run", "run")
 # Small casts, smallest first: between them they hold every kind of action and of interference.
@@ -282,9 +284,9 @@ def cells(settings: Settings) -> list[Cell]:
                 continue
             found.append(Cell(ablation.name, instrument, _hunting(hunt, ablation)))
     if traced and not settings.quick:
-        for control in powerloss.CONTROLS:
+        for name, control in WEAKENINGS.items():
             hunt_weak = functools.partial(by_powerloss, control=control)
-            found.append(Cell(weakening(control), powerloss.NAME, hunt_weak))
+            found.append(Cell(name, powerloss.NAME, hunt_weak))
     return found
 
 
@@ -394,10 +396,9 @@ def replay(name: str, settings: Settings) -> list[Violation]:
     """The failing run of one ablation again: its smallest schedule, or else its deaths."""
     which = name.partition("/")[2]
     lab = lives.load(settings.lab)
-    for control in powerloss.CONTROLS:
-        if which == weakening(control):
-            found = by_powerloss(lab, control)
-            return _unseen(name) if found is None else powerloss.replay(found.name, settings)
+    if which in WEAKENINGS:
+        found = by_powerloss(lab, WEAKENINGS[which])
+        return _unseen(name) if found is None else powerloss.replay(found.name, settings)
     ablation = BY_NAME.get(which)
     if ablation is None:
         raise NoCase("`ablate` without a name lists the ablations")
@@ -418,8 +419,3 @@ REPLAYS = {module.NAME: module.replay for module in (schedules, sweep, syscalls)
 
 def _unseen(name: str) -> list[Violation]:
     return [Violation(name, ACCOUNTED, "no instrument noticed that it is missing")]
-
-
-def weakening(control: tuple[str, str]) -> str:
-    """The name of a weaker `synchronous` as the matrix has it."""
-    return f"{control[0]}-synchronous-{control[1].lower()}"

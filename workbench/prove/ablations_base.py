@@ -7,6 +7,7 @@ Limit: a change that needs two methods at once is two ablations, or one marked a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -283,6 +284,29 @@ def memory_unchecked(lab: Lab) -> list[Patch]:
     return [(lab.runtime.Runtime, "_check_limits", _check_limits)]
 
 
+def _starting(lab: Lab, *, guarded: bool, limited: bool) -> list[Patch]:
+    """A step's start with the fence or the limits alone; its commit keeps both."""
+    runtime = lab.runtime
+
+    def _start(self: Any, lease: Any, step: str) -> Any:
+        with self._transaction("BEGIN"):
+            row = self.guard(*lease) if guarded else self._own(lease.job)
+            self._lease_until = row.lease_until
+            memory = runtime.read_memory(self._db, row.scope)
+            text = memory.value if row.memory_rev and memory else ""
+            return runtime.Start(json.loads(row.spec), self._check_limits(row) if limited else text)
+
+    return [(runtime.Runtime, "_start", _start)]
+
+
+def start_unguarded(lab: Lab) -> list[Patch]:
+    return _starting(lab, guarded=False, limited=True)
+
+
+def limits_unchecked_at_start(lab: Lab) -> list[Patch]:
+    return _starting(lab, guarded=True, limited=False)
+
+
 def limits_unchecked_at_commit(lab: Lab) -> list[Patch]:
     """Memory and deadline are looked at before a step, not when it commits."""
 
@@ -356,6 +380,10 @@ LOOKUP_MASKS = (
     "masked by the look-up in the same transaction as the insert; the pair of both is caught"
     " (service-without-transaction-and-key)"
 )
+START_MASKS = (
+    "masked by the same look at the commit, which writes nothing; harmless as far as rows can tell:"
+    " what was sent in between stands under the job's own key, and its end says found or unknown"
+)
 BASE_ABLATIONS = (
     Ablation("no-guard", "the fence lets everyone through", no_guard),
     Ablation("guard-without-lease", "the lease's end is not looked at", guard_without_lease),
@@ -419,6 +447,20 @@ BASE_ABLATIONS = (
         harm=ONE,
     ),
     Ablation("memory-unchecked", "revoked memory is used", memory_unchecked),
+    Ablation(
+        "start-unguarded",
+        "a step starts under a lease that is over",
+        start_unguarded,
+        False,
+        START_MASKS,
+    ),
+    Ablation(
+        "limits-unchecked-at-start",
+        "memory and deadline are looked at when a step commits only",
+        limits_unchecked_at_start,
+        False,
+        START_MASKS,
+    ),
     Ablation(
         "limits-unchecked-at-commit",
         "memory and deadline are looked at before a step only",

@@ -117,6 +117,11 @@ class Shown(unittest.TestCase):
         self.assertIn("run ends: LostLease", held)
         self.assertIn("Nothing was violated.", held)
 
+    def test_two_workers_of_one_name_are_told_apart(self) -> None:
+        code, text = said("ablate", "guard-without-generation")
+        self.assertEqual(code, 0, text)
+        self.assertIn("w1-2", text)
+
     def test_the_same_schedule_is_followed_by_what_was_done_not_by_a_count(self) -> None:
         code, text = said("ablate", "marker-after-send")
         self.assertEqual(code, 0)
@@ -132,7 +137,7 @@ class Shown(unittest.TestCase):
     def test_without_a_name_all_are_listed(self) -> None:
         code, text = said("ablate")
         self.assertEqual(code, 0)
-        self.assertEqual(len(text.splitlines()), len(ABLATIONS))
+        self.assertEqual(len(text.splitlines()), len(ABLATIONS) + len(ablations.WEAKENINGS))
 
     def test_replay_shows_the_failing_run(self) -> None:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -148,6 +153,15 @@ class Shown(unittest.TestCase):
             self.assertEqual(ablations.replay("ablations/guard-without-owner", settings), [])
         with self.assertRaises(NoCase):
             ablations.replay("ablations/no-such", settings)
+
+    @unittest.skipIf(trace.unavailable(), trace.unavailable() or "")
+    def test_a_weaker_setting_is_shown_by_a_power_loss(self) -> None:
+        code, text = said("ablate", "publisher-synchronous-full")
+        self.assertEqual(code, 0)
+        broken, held = text.split("with the lab's own settings:")
+        self.assertIn("journal removed", broken)
+        self.assertIn("VIOLATED acknowledged-commits-held", broken)
+        self.assertEqual(held.strip(), "Nothing was violated.")
 
     @unittest.skipIf(trace.unavailable(), trace.unavailable() or "")
     def test_replay_of_a_weaker_setting(self) -> None:
