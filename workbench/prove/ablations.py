@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -119,6 +120,7 @@ APPROVAL_CASTS = (
 )
 schedules.BY_NAME.update({cast.name: cast for cast in (*BASE_CASTS, *APPROVAL_CASTS)})
 SWEPT = {False: (boundaries.BASE, boundaries.REVOKED), True: (boundaries.APPROVAL,)}
+MISTAKE = re.compile(r"\b(TypeError|AttributeError|NameError|UnboundLocalError)\b")
 QUICK = (
     "no-guard",
     "guard-without-generation",
@@ -355,11 +357,17 @@ def _counts(
 
 
 def account(names: list[str], caught: dict[tuple[str, str], Caught]) -> list[Violation]:
-    """Every ablation is noticed by something, or is masked and noticed by nothing."""
+    """Every ablation is noticed by something, or is masked and noticed by nothing.
+
+    One that is noticed by a mistake in its own code shows nothing of the mechanism.
+    """
     wrong = []
     for name in names:
         masked = name in BY_NAME and BY_NAME[name].masked
         seen = [each for (which, _), each in caught.items() if which == name]
+        for each in seen:
+            if MISTAKE.search(each.violation.detail):
+                wrong.append((name, f"its own code fails: {each.violation.detail}"))
         if not seen and not masked:
             wrong.append((name, "no instrument noticed that it is missing"))
         if seen and masked:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.prove.ablations_base import Ablation, Patch
+from workbench.prove.history import APPROVED as SENT_IS_APPROVED
 from workbench.prove.history import CERTAIN, SENT
 from workbench.prove.lives import Lab
 
@@ -285,6 +286,7 @@ MASKS = {
     " pair of both is caught (decided-twice-anywhere)"
 }
 HARM = {
+    "no-dispatch-marker": SENT_IS_APPROVED,
     "resend-after-dispatch": SENT,
     "dispatching-back-to-queued": SENT,
     "absence-as-proof": CERTAIN,

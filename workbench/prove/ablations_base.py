@@ -354,8 +354,7 @@ def settle_unguarded(lab: Lab) -> list[Patch]:
     runtime = lab.runtime
 
     def _settle(self: Any, lease: Any, error: Any) -> None:
-        ends = self._retry_at(self.job(lease.job), error, self.clock()) is None
-        effect = self._hidden_effect(lease.job) if ends else runtime.NOT_LOOKED_UP
+        effect = self._hidden_effect(lease.job)
         with self._transaction():
             row = self._own(lease.job)
             if row.status == "running":

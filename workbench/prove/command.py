@@ -216,7 +216,7 @@ def _verdict(results: list[Result], broken: list[Violation], seconds: float) -> 
         names = ", ".join(dict.fromkeys(violation.property for violation in broken))
         return f"Violated after {seconds:.0f} s: {names}.{also}"
     if all(result.failed or result.skipped for result in results):
-        return f"Nothing was looked at.{also}"
+        return f"Nothing is proved.{also}"
     return f"Nothing was violated, in {seconds:.0f} s.{also}"
 
 

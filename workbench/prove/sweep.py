@@ -394,9 +394,12 @@ def run(settings: Settings) -> Result:
         sweep.run()
     finally:
         shutil.rmtree(sweep.folder)
-    ways = "; ".join(f"{life.name}: {', '.join(life.ways)}" for life in sweep.lives)
+    ways = "; ".join(
+        f"{life.name}: {', '.join(life.ways[:1] if settings.quick else life.ways)}"
+        for life in sweep.lives
+    )
     bounds = f"one process at a time; deaths in lives and in recoveries by {ways}" + (
-        f"; quick: one boundary in {QUICK_STEP} really dies, recovery by run, two deaths"
+        f"; quick: one boundary in {QUICK_STEP} really dies; two deaths"
         if settings.quick
         else "; each boundary of a life really dies, and of a first recovery by run each (base) or"
         " one in 3 (approval); three deaths"

@@ -11,6 +11,7 @@ from unittest import mock
 from workbench.__main__ import main
 from workbench.prove import ablations, lives, schedules, trace
 from workbench.prove.ablations import ABLATIONS, BY_NAME, Caught
+from workbench.prove.invariants import RESTS
 from workbench.prove.report import NoCase, Settings, Violation
 
 LAB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -105,6 +106,21 @@ class Matrix(unittest.TestCase):
             [violation.name for violation in wrong],
             ["ablations/no-guard", "ablations/guard-without-owner"],
         )
+
+    def test_one_that_breaks_by_its_own_mistake_is_not_noticed(self) -> None:
+        seen = Caught(Violation("sweep/base/1", RESTS, "run raised TypeError: one too many"), 0.1)
+        (wrong,) = ablations.account(["event-split"], {("event-split", "sweep"): seen})
+        self.assertIn("its own code fails", wrong.detail)
+
+    def test_what_is_noticed_is_what_the_mechanism_is_for(self) -> None:
+        lab = lives.load(LAB)
+        for name, harm in (
+            ("settle-unguarded", "no-write-outside-lease"),
+            ("no-dispatch-marker", "sent-is-approved"),
+        ):
+            with self.subTest(name), ablations.without(lab, BY_NAME[name]):
+                found = ablations.by_schedules(lab, BY_NAME[name])
+                self.assertEqual(found and found.property, harm)
 
 
 class Shown(unittest.TestCase):

@@ -222,7 +222,7 @@ class Command(unittest.TestCase):
         skipped = sound._replace(name="syscalls", skipped="no ptrace here")
         for results, last in (
             ([sound, skipped], "Nothing was violated, in 3 s. Skipped: syscalls."),
-            ([skipped], "Nothing was looked at. Skipped: syscalls."),
+            ([skipped], "Nothing is proved. Skipped: syscalls."),
         ):
             self.assertEqual(command.report(results, [])[-1], last)
             self.assertTrue(command.passed(results))
@@ -256,7 +256,7 @@ class Command(unittest.TestCase):
             code, text = self.said("sweep")
         self.assertEqual(code, 1)
         self.assertIn("broke off: OSError: no space left", text)
-        self.assertIn("Nothing was looked at. Broke off, which proves nothing: sweep.", text)
+        self.assertIn("Nothing is proved. Broke off, which proves nothing: sweep.", text)
         self.assertIn("Traceback", err.getvalue())
         self.assertFalse(os.path.exists(made[0]))
 
