@@ -284,6 +284,7 @@ def replay(arguments: argparse.Namespace, name: str) -> int:
         arguments.parser.error(f"--keep: {arguments.keep!r} is not empty; name another folder")
     os.makedirs(arguments.keep, exist_ok=True)
     settings = Settings(False, 1, os.path.abspath(arguments.lab), arguments.keep)
+    instrument("ablations")  # the matrix names schedules of casts that only it has
     try:
         found: list[Violation] = instrument(kind).replay(name, settings)
     except LifeFailed as error:

@@ -199,6 +199,18 @@ class Command(unittest.TestCase):
             ):
                 self.assertIn(why, self.refused("replay", name, "--keep", keep + "2"))
 
+    def test_a_schedule_that_the_matrix_names_is_replayed(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            name = "schedules/twin/w1*7,w1-2*4,tick,w1-2,w1"
+            ran = subprocess.run(  # a new process: nothing has loaded the casts yet
+                [sys.executable, "-m", "workbench", "prove", "replay", name, "--keep", folder],
+                cwd=LAB,
+                capture_output=True,
+                text=True,
+            )
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn("run ends: LostLease", ran.stdout)
+
     def test_the_answer_as_data_and_in_words(self) -> None:
         result = Result(
             "sweep",
