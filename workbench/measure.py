@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime import LOCAL, PUBLISHER, Runtime, connect_file, encode, operation_key
+from workbench import positive
 
 LAB = Path(__file__).resolve().parent.parent
 BARE_START = "import sqlite3, json, argparse, hashlib"
@@ -195,9 +196,14 @@ def count_syncs(folder: Path) -> int | None:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--turns", type=int, default=60, help="of each side (default: %(default)s)")
     parser.add_argument(
-        "--many", type=int, default=1_000_000, help="jobs in the large database (default: 1000000)"
+        "--turns", type=positive, default=60, help="of each side (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--many",
+        type=positive,
+        default=1_000_000,
+        help="jobs in the large database (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from .experiments.outside import completion
 
 LAB = Path(__file__).resolve().parent.parent
+PATIENCE = 600  # seconds; the longest line, the tests, takes some two minutes
 LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", "*.sqlite", ".mypy_cache", ".ruff_cache")
 
 
@@ -83,15 +84,20 @@ def type_all(lines: list[Line], folder: Path, endpoint: str) -> Iterator[tuple[L
     for line in lines:
         text = line.text.replace("https://HOST/", endpoint)
         text = re.sub(r"\bHASH\b", shown_hash, text)
-        done = subprocess.run(
-            ["bash", "-c", text],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            errors="backslashreplace",
-        )
+        try:
+            done = subprocess.run(
+                ["bash", "-c", text],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                encoding="utf-8",
+                errors="backslashreplace",
+                timeout=PATIENCE,
+            )
+        except subprocess.TimeoutExpired:
+            yield line, f"no end within {PATIENCE} s"
+            continue
         hashes = re.findall(r'"binding_hash": "([0-9a-f]{64})"', done.stdout)
         shown_hash = hashes[-1] if hashes else shown_hash
         wrong = (

@@ -20,6 +20,7 @@ import time
 from types import ModuleType
 from typing import Any
 
+from workbench import positive
 from workbench.prove import trace
 from workbench.prove.bench import LifeFailed, workshop
 from workbench.prove.history import INVARIANTS
@@ -55,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"any of {', '.join(INSTRUMENTS)} (default: all); or: replay NAME",
     )
     parser.add_argument("--quick", action="store_true", help="the subset that each states")
-    parser.add_argument("--jobs", type=_positive, default=_processors(), help="processes")
+    parser.add_argument("--jobs", type=positive, default=_processors(), help="processes")
     parser.add_argument("--first", action="store_true", help="stop at a first violation")
     parser.add_argument("--json", action="store_true", help="the results as JSON on stdout")
     parser.add_argument("--lab", default=LAB, metavar="DIR", help="the lab under test")
@@ -95,12 +96,6 @@ def execute(arguments: argparse.Namespace) -> int:
 def passed(results: list[Result]) -> bool:
     """Nothing was violated, and no instrument broke off."""
     return not any(result.violations or result.failed for result in results)
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of processes")
-    return int(text)
 
 
 def _processors() -> int:

@@ -177,7 +177,7 @@ class Command(unittest.TestCase):
         self.assertIn("no instrument 'swep'", self.refused("swep"))
         self.assertIn("replay takes one NAME", self.refused("replay"))
         self.assertIn("begins with its instrument", self.refused("replay", "nothing/1"))
-        self.assertIn("no number of processes", self.refused("sweep", "--jobs", "0"))
+        self.assertIn("no whole number above 0", self.refused("sweep", "--jobs", "0"))
         self.assertIn("no runtime.py in '/'", self.refused("sweep", "--lab", "/"))
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "mine").touch()
