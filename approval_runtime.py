@@ -130,7 +130,7 @@ PRINCIPALS = {
 }
 
 
-class Forbidden(Refused):
+class Forbidden(Refused, PermissionError):
     """This actor may not decide this request."""
 
 

@@ -147,8 +147,8 @@ class NotFound(Refused):
     """No such database or job."""
 
 
-class Conflict(Refused):
-    """The same name already stands for something else."""
+class Conflict(Refused, PermanentError):
+    """The same name already stands for something else; to repeat it changes nothing."""
 
 
 class NotCanonical(PermanentError, ValueError):
