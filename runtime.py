@@ -1088,11 +1088,10 @@ class Runtime:
             row = self._own(job)
             if row.status in self.TERMINAL:
                 return row
-            overtaken = effect is NOT_LOOKED_UP and self._may_have_published(job)
-            if not overtaken:
+            if effect is not NOT_LOOKED_UP or not self._may_have_published(job):
                 self._cancel(row, effect)
-            ended = read_job(self._db, job)
-        return self.cancel(job) if overtaken else ended  # `verify` came between: look again
+                return read_job(self._db, job)
+        return self.cancel(job)  # `verify` came between: look again
 
     def _cancel(self, row: Job, effect: Effect) -> None:
         raised = row._replace(generation=row.generation + 1)
