@@ -1202,7 +1202,8 @@ class Runtime:
         try:
             yield 0.0 if vain else self._at_most(LOCK_SECONDS)
         except (Busy, RetryableError):
-            self._in_vain = time.monotonic()
+            if not vain:
+                self._in_vain = time.monotonic()
             raise
 
     # One door to each database.

@@ -244,6 +244,15 @@ class LabTest(unittest.TestCase):
         """A runtime in whose run something happens at a fault's point, without a crash."""
         return self.lab(fault=door, crash=lambda name: hook(), **options)
 
+    def watched(self, waits: list[float], **options: Any) -> Any:
+        """A lab that notes how long each look at the publisher would wait; it waits for none."""
+
+        def connect(uri: str, timeout: float) -> sqlite3.Connection:
+            waits.extend([timeout] if ".publisher." in uri else [])
+            return spying(patience=0, moves=self.moves)(uri, timeout)
+
+        return self.lab(connect=connect, **options)
+
     def crashed(self, fault: str, job: str = "demo", **options: Any) -> None:
         """Run into a fault and let the lease run out."""
         with self.lab(fault=fault, **options) as lab, self.assertRaises(InjectedCrash):
@@ -1402,18 +1411,17 @@ class EffectHonestyTest(LabTest):
         self.assertEqual((view["job"]["status"], view["effect"]), ("running", "confirmed"))
 
     def test_a_command_waits_once_for_a_busy_publisher(self) -> None:
-        waits: list[bool] = []
-
-        def connect(uri: str, timeout: float) -> sqlite3.Connection:
-            waits.extend([timeout > 0] if ".publisher." in uri else [])
-            return spying(patience=0)(uri, timeout)
-
+        waits: list[float] = []
         self.crashed("before_effect")
         self.set_lock(self.publisher)
-        lab = self.lab(connect=connect)
-        lab.cancel("demo")
-        lab.inspect("demo")
-        self.assertEqual(waits, [True, False])
+        lab = self.watched(waits)
+        with mock.patch.object(time, "monotonic", return_value=0.0) as now:
+            with self.assertRaises(RetryableError):
+                lab.publish("demo", {})
+            lab.cancel("demo")
+            for now.return_value in (0.9, 1.1):
+                lab.inspect("demo")
+        self.assertEqual(waits, [5, 0, 0, 5])
 
     ENDS: ClassVar[dict[str, tuple[str, str]]] = {
         "by_budget": ("failed", "deadline_or_attempt_budget"),
@@ -3422,15 +3430,6 @@ class DispatchTest(ApprovalTest):
         self.assertEqual(self.receipts(), [])
         self.assertEqual(self.lab().inspect("demo")["effect"], "unknown")
 
-    def watched(self, waits: list[float], **options: Any) -> ApprovalRuntime:
-        """A lab that notes how long each opening of the publisher would wait for a lock."""
-
-        def connect(uri: str, timeout: float) -> sqlite3.Connection:
-            waits.extend([timeout] if ".publisher." in uri else [])
-            return spying()(uri, timeout)
-
-        return self.lab(connect=connect, **options)
-
     def test_no_wait_outlasts_the_lease(self) -> None:
         waits: list[float] = []
         self.approved()
@@ -3444,6 +3443,14 @@ class DispatchTest(ApprovalTest):
         for job in ("one", "two"):
             lab.submit(job)
             lab.claim(job, "w")
+        self.assertGreater(min(waits), 1)
+
+    def test_nor_does_a_lease_that_a_run_is_done_with(self) -> None:
+        waits: list[float] = []
+        lab = self.watched(waits, lease_seconds=1)
+        lab.submit("demo")
+        lab.run("demo", "w")
+        lab.inspect("demo")
         self.assertGreater(min(waits), 1)
 
     def test_marker_and_event_are_one_transaction(self) -> None:
@@ -3920,6 +3927,16 @@ class ReconcileTest(ApprovalTest):
                 self.assertEqual(self.kinds()[-1], "reconcile_inconclusive")
                 self.assertRegex(reconciled.reason, f"could not be read: .*{advice}")
                 self.assertIn(repr(self.publisher), reconciled.reason)
+
+    def test_it_waits_once_for_a_busy_publisher(self) -> None:
+        waits: list[float] = []
+        self.dispatched("after_effect")
+        self.set_lock(self.publisher)
+        lab = self.watched(waits)
+        with mock.patch.object(time, "monotonic", return_value=0.0):
+            lab.reconcile("demo")
+            lab.inspect("demo")
+        self.assertEqual(waits, [5, 0])
 
     def test_it_waits_for_a_live_lease(self) -> None:
         self.dispatched("after_effect")
