@@ -468,6 +468,8 @@ class SubmitTest(LabTest):
             for other in others:
                 with self.subTest(other), self.refused(Conflict, "'demo' exists with other input"):
                     lab.submit("demo", **other)
+        with self.refused(PermanentError):
+            lab.submit("demo", report_target="elsewhere")
 
     def test_it_pins_the_memory_in_force(self) -> None:
         lab = self.lab()
@@ -2864,6 +2866,8 @@ sys.addaudithook(interrupt)
                 env = environment(PYTHONPATH=self.folder, MODULE=module)
                 answer = finish(start(program, "--version", cwd=self.folder, env=env))
                 with self.subTest(program, module=module):
+                    if module == "shutil":
+                        self.assertEqual(answer.code, 130)
                     self.assertIn(answer.code, (-signal.SIGINT, 130))
                     self.assertRegex(answer.err, r"\A(error: interrupted[^\n]*\n)?\Z")
 
@@ -3171,7 +3175,7 @@ class DecisionTest(ApprovalTest):
         reviewed = self.waiting()
         actors = ("", "operator", "outsider", "nobody")
         for verb, actor in itertools.product(self.DECISIONS, actors):
-            with self.refused(Forbidden, "^forbidden: "):
+            with self.refused(PermissionError, "^forbidden: "):
                 self.decide(verb, "demo", reviewed, actor)
         self.decide("approve", "demo", reviewed, "reviewer")
 
@@ -6888,6 +6892,11 @@ class EvaluateFilesTest(EvaluateTestCase):
         self.change("UPDATE events SET detail = NULL WHERE seq = 1")
         self.redefine(self.path, "events", "detail TEXT", "detail TEXT NOT NULL")
         self.assertEqual(self.checks("gap"), {"integrity"})
+
+    def test_a_disk_that_fails_meanwhile_breaks_no_rule(self) -> None:
+        trouble = sqlite3.OperationalError("disk I/O error")
+        with mock.patch.object(evaluate.Whole, "check_integrity", side_effect=trouble):
+            self.assertIn("cannot be read: disk I/O", self.refused("--db", self.path))
 
     def test_odd_names_are_names(self) -> None:
         name = os.path.join(self.folder, named(" a?mode=ro#1 %41 ü文.sqlite"))
