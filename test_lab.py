@@ -94,15 +94,24 @@ class Clock:
 
 
 class Spy(sqlite3.Connection):
-    """A connection that shows each statement before it runs, and each change of a job's status."""
+    """A connection that shows each statement before it runs, and each change of a job's status.
+
+    A write anywhere but in a BEGIN IMMEDIATE is an error, in whichever test.
+    """
 
     publisher = False
+    begun = ""
     hook: Hook | None = None
     moves: set[tuple[str, str]] | None = None
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         if self.hook is not None:
             self.hook(self, sql)
+        if sql.startswith("BEGIN"):
+            self.begun = sql
+        immediate = self.in_transaction and self.begun == "BEGIN IMMEDIATE"
+        if sql.startswith(("CREATE", "INSERT", "UPDATE", "DELETE")) and not immediate:
+            raise AssertionError(f"not in a BEGIN IMMEDIATE: {sql}")
         if self.moves is None or not sql.startswith("UPDATE jobs SET status"):
             return super().execute(sql, parameters)
         before = self.ask("SELECT status FROM jobs WHERE id = ?", parameters[-1])
@@ -983,23 +992,11 @@ class CommitTest(LabTest):
         self.assertEqual([len(each.calls) for each in work], [1, 1, 1])
         self.assertEqual(len(sent), 1)
 
-    def test_every_write_begins_immediate(self) -> None:
-        begun: dict[int, str] = {}
-
-        def saw(spy: Spy, sql: str) -> None:
-            if sql.startswith("BEGIN"):
-                begun[id(spy)] = sql
-            if sql.startswith(("INSERT", "UPDATE", "DELETE")):
-                self.assertTrue(spy.in_transaction, sql)
-                self.assertEqual(begun[id(spy)], "BEGIN IMMEDIATE", sql)
-
-        lab = self.lab(connect=spying(saw))
-        lab.memory_put()
-        lab.submit("two")
-        lab.run("demo", "w")
-        lab.cancel("two")
-        lab.memory_forget()
-        self.assertTrue(begun)
+    def test_a_write_apart_from_its_guard_fails_every_test(self) -> None:
+        lab = self.lab()
+        row = lab.guard("demo", "w", lab.claim("demo", "w") or 0)
+        with self.refused(AssertionError, "not in a BEGIN IMMEDIATE: UPDATE"):
+            lab._move(row, "failed")
 
     def test_a_job_of_an_unknown_id_is_not_found(self) -> None:
         lab = self.lab()
