@@ -29,7 +29,7 @@ INVARIANTS = {
     ONCE: "each step commits once, in workflow order; no later state changes or loses a row of it",
     RISE: "a claim, a cancel and a reconcile raise the generation by one; every event carries it",
     LEASE: "a worker writes before its recorded lease ends; takeover and reconcile come after",
-    LIMITS: "nothing commits, asks or dispatches past the deadline or on memory not in force",
+    LIMITS: "nothing commits, asks, sends or retries too soon, or past deadline, claims or memory",
     APPROVED: "one dispatch, of the bound action, on one yes in force; the receipt is its report's",
     SENT: "once a dispatch is on record, a recovery adds no receipt",
     RESTS: "from every state, fresh workers and time end the job or honestly park it",
@@ -44,6 +44,7 @@ CLOSED = ("failed", "cancelled", "rejected")
 OVER = (*SENT_OFF, *CLOSED)
 BUDGET = "deadline_or_attempt_budget"
 MOST_CLAIMS = 3
+DELAYS = {1: 2.0, 2: 4.0}  # seconds before the next claim, by claims made
 
 
 class Finding(NamedTuple):
@@ -115,7 +116,7 @@ class Story:
         self.expires_at = self.available_at = 0.0
         self.approval: str | None = None
         self.decisions: list[EventRow] = []
-        self.dispatches = 0
+        self.dispatches: list[float] = []  # when
         for event in events:
             self.take(event)
 
@@ -209,6 +210,12 @@ def _retry_scheduled(story: Story, event: EventRow) -> None:
     story.need_lease(event)
     detail = json.loads(event.detail)
     story.available_at, story.reason = float(detail["available_at"]), detail["reason"]
+    delay = DELAYS.get(story.attempts)
+    if delay is None:
+        story.wrong(LIMITS, f"event {event.seq}: a retry after claim {story.attempts}")
+    elif not event.at + delay <= story.available_at < story.job.deadline:
+        due = f"{event.at:.3f} + {delay:g} s at least, before {story.job.deadline:.3f}"
+        story.wrong(LIMITS, f"event {event.seq}: a retry at {story.available_at:.3f}: {due}")
     story.move(event, ("running",), "retry_wait")
 
 
@@ -237,6 +244,8 @@ def _effect(story: Story, event: EventRow) -> None:
 def _approval_requested(story: Story, event: EventRow) -> None:
     story.need_lease(event)
     story.need_limits(event)
+    if story.attempts >= MOST_CLAIMS:
+        story.wrong(LIMITS, f"event {event.seq}: no claim is left to carry out a yes")
     story.expires_at = float(json.loads(event.detail)["expires_at"])
     story.move(event, ("running",), "waiting_approval")
     story.approval = "pending"
@@ -260,7 +269,7 @@ def _dispatch_started(story: Story, event: EventRow) -> None:
         story.wrong(APPROVED, f"event {event.seq}: dispatched while it is {story.approval}")
     if event.at >= story.expires_at:
         story.wrong(APPROVED, f"event {event.seq}: dispatched after the approval expired")
-    story.dispatches += 1
+    story.dispatches.append(event.at)
     story.approval = "dispatching"
 
 

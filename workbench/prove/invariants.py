@@ -2,7 +2,8 @@
 
 Guarantee: each invariant is decided from rows, by a replay of the events written for this module;
 it imports nothing of the lab and shares no code with the lab's own evaluation. Limit: it knows what
-was recorded. That a request was sent and lost leaves no row; only a receipt proves an effect.
+was recorded. That a request was sent and lost leaves no row; only a receipt proves an effect. Until
+when somebody may approve is in no row either: whoever makes it end has to say so.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import sqlite3
 from typing import Any, NamedTuple
@@ -46,7 +48,10 @@ Rows = tuple[tuple[Any, ...], ...]
 
 
 class Image(NamedTuple):
-    """Every row of both databases, in key order, and what is wrong with the files themselves."""
+    """Every row of both databases, in key order, and what is wrong with the files themselves.
+
+    mandates: who may approve until when, where that ends.
+    """
 
     jobs: Rows = ()
     checkpoints: Rows = ()
@@ -54,6 +59,7 @@ class Image(NamedTuple):
     memory: Rows = ()
     approvals: Rows = ()
     receipts: Rows = ()
+    mandates: Rows = ()
     damage: tuple[str, ...] = ()
 
     @property
@@ -128,13 +134,23 @@ def judge(image: Image) -> list[Finding]:
         found = [row for row in image.receipts if row[0] == digest([job.id, "publish/v1"])]
         receipt = found[0] if found else None
         findings += _agrees(job, story, payloads, receipt)
-        findings += _certain(job, story, receipt)
+        findings += _certain(job, story, payloads, receipt)
         for row in image.approvals:
             if row[0] == job.id:
-                findings += _approved(job, story, ApprovalRow(*row), payloads, receipt)
+                approval = ApprovalRow(*row)
+                findings += _approved(job, story, approval, payloads, receipt)
+                findings += _mandated(job, story, approval, dict(image.mandates))
         if story.approval and not any(row[0] == job.id for row in image.approvals):
             findings.append(Finding(APPROVED, f"job {job.id!r}: its approvals row is gone"))
     return findings
+
+
+def _hash_of(payloads: dict[str, str]) -> str | None:
+    """The payload hash of the report that the draft makes; None before there is one."""
+    if "draft" not in payloads:
+        return None
+    draft = json.loads(payloads["draft"])
+    return digest({key: draft[key] for key in ("summary", "citations")})
 
 
 def _agrees(
@@ -147,6 +163,8 @@ def _agrees(
         wrong.append(f"the row says {row}, its events say {told}")
     if job.status in ("failed", "retry_wait", "reconciling") and job.error != story.reason:
         wrong.append(f"the row's reason is {job.error!r}, the event's {story.reason!r}")
+    if job.status == "retry_wait" and job.available_at != story.available_at:
+        wrong.append(f"the row's retry is at {job.available_at}, the event's {story.available_at}")
     if sorted(payloads) != sorted(story.steps):
         wrong.append(f"checkpoints {sorted(payloads)}, events {story.steps}")
     if story.status in SENT_OFF and tuple(story.steps) != STEPS:
@@ -157,14 +175,14 @@ def _agrees(
         wrong.append(f"checkpoint {payloads['publish']}, receipt {receipt}")
     if receipt is not None and not story.approval_job and "verify" not in story.steps:
         wrong.append("a receipt stands before verify was committed")
-    if receipt is not None and "draft" in payloads:
-        draft = json.loads(payloads["draft"])
-        if receipt[1] != digest({key: draft[key] for key in ("summary", "citations")}):
-            wrong.append("the receipt is of another report than the draft's")
+    if receipt is not None and _hash_of(payloads) not in (None, receipt[1]):
+        wrong.append("the receipt is of another report than the draft's")
     return [Finding(AGREES, f"job {job.id!r}: {text}") for text in wrong]
 
 
-def _certain(job: JobRow, story: Story, receipt: tuple[Any, ...] | None) -> list[Finding]:
+def _certain(
+    job: JobRow, story: Story, payloads: dict[str, str], receipt: tuple[Any, ...] | None
+) -> list[Finding]:
     wrong = []
     found = [event for event in story.effects if event.kind == "effect_found"]
     if job.status in CLOSED and not story.effects:
@@ -178,6 +196,8 @@ def _certain(job: JobRow, story: Story, receipt: tuple[Any, ...] | None) -> list
         wrong.append(f"{job.status} without a receipt")
     if found and (receipt is None or found[0].detail != receipt[2]):
         wrong.append(f"effect_found {found[0].detail}, receipt {receipt}")
+    if (found or job.status in SENT_OFF) and receipt and receipt[1] != _hash_of(payloads):
+        wrong.append(f"{job.status} by a receipt of another report, {receipt[2]}")
     return [Finding(CERTAIN, f"job {job.id!r}: {text}") for text in wrong]
 
 
@@ -191,8 +211,8 @@ def _approved(
     wrong = []
     if approval.status != story.approval:
         wrong.append(f"the approval is {approval.status}, its events say {story.approval}")
-    if story.dispatches > 1:
-        wrong.append(f"{story.dispatches} dispatches of one approval")
+    if len(story.dispatches) > 1:
+        wrong.append(f"{len(story.dispatches)} dispatches of one approval")
     if receipt is not None and not story.dispatches:
         wrong.append("a receipt stands without a dispatch")
     if story.dispatches:
@@ -209,7 +229,7 @@ def _binding(
 ) -> list[str]:
     """What was dispatched, bound again from the job and its draft."""
     wrong = []
-    draft, spec = json.loads(payloads["draft"]), json.loads(job.spec)
+    spec = json.loads(job.spec)
     action = {
         "job_id": job.id,
         "action": "report.publish/v1",
@@ -217,7 +237,7 @@ def _binding(
         "scope": job.scope,
         "requester": json.loads(job.scope)[1],
         "input_hash": job.input_hash,
-        "payload_hash": digest({"summary": draft["summary"], "citations": draft["citations"]}),
+        "payload_hash": _hash_of(payloads),
         "memory_rev": job.memory_rev,
         "memory_expires": job.memory_expires,
     }
@@ -229,6 +249,18 @@ def _binding(
     if yes != [approval.decided_by] or approval.decided_by == action["requester"]:
         wrong.append(f"decided by {approval.decided_by!r}, recorded {yes}")
     return wrong
+
+
+def _mandated(
+    job: JobRow, story: Story, approval: ApprovalRow, mandates: dict[str, float]
+) -> list[Finding]:
+    """Whoever said yes could still say it at the dispatch."""
+    until = mandates.get(approval.decided_by or "", math.inf)
+    late = [f"{at:.3f}" for at in story.dispatches if at >= until]
+    if not late:
+        return []
+    seen = f"dispatched at {late[0]}, but {approval.decided_by} may approve until {until:.3f}"
+    return [Finding(APPROVED, f"job {job.id!r}: {seen}")]
 
 
 # --- Two images, the second later -----------------------------------------------------------------
@@ -279,9 +311,13 @@ def judge_recovery(before: Image, after: Image) -> list[Finding]:
         findings.append(Finding(SENT, f"{was} receipts before the recovery, {now} after it"))
     if after.status not in (*OVER, "reconciling", None):
         findings.append(Finding(RESTS, f"it stays {after.status}"))
-    standing = {row[0] for row in before.receipts}
+    standing = {row[:2] for row in before.receipts}
+    reports: dict[str, dict[str, str]] = {}
+    for job_id, step, payload in before.checkpoints:
+        reports.setdefault(job_id, {})[step] = payload
     for event in (EventRow(*row) for row in after.events[len(before.events) :]):
-        if event.kind == "effect_unknown" and digest([event.job_id, "publish/v1"]) in standing:
+        own = digest([event.job_id, "publish/v1"]), _hash_of(reports.get(event.job_id, {}))
+        if event.kind == "effect_unknown" and own in standing:
             seen = f"job {event.job_id!r}: {event.detail}, though its receipt stood all along"
             findings.append(Finding(CERTAIN, seen))
     return findings

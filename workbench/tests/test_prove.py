@@ -73,6 +73,24 @@ class Invariants(unittest.TestCase):
     def seq(self, image: Image, kind: str, detail: str = "") -> int:
         return next(n for n, e in enumerate(image.events) if e[4] == kind and detail in ("", e[5]))
 
+    def retried(self, *delays: float) -> Image:
+        """Claims that each ended in a retry after such a delay; told by the events only."""
+        events, at = list(self.begun.events), lives.START
+        for generation, delay in enumerate(delays, 1):
+            retry = json.dumps({"available_at": at + delay, "reason": "busy"})
+            for kind, detail in (
+                ("claimed", "w"),
+                ("lease_renewed", str(at + lives.LEASE)),
+                ("retry_scheduled", retry),
+            ):
+                events.append((len(events) + 1, lives.JOB, at, generation, kind, detail))
+            at += delay
+        return self.begun._replace(events=tuple(events))
+
+    def test_a_retry_after_its_delay_is_within_limits(self) -> None:
+        for delays in ((2.0,), (2.0, 4.0), (9.0, 99.0)):
+            self.assertNotIn("work-within-limits", self.broken(self.retried(*delays)))
+
     def test_sound_images_pass(self) -> None:
         for image in (self.done, self.sent, self.waiting, self.begun, Image()):
             self.assertEqual(judge(image), [])
@@ -83,6 +101,7 @@ class Invariants(unittest.TestCase):
         done, sent = self.done, self.sent
         commit = self.seq(done, "step_committed", "draft")
         late = history.JobRow(*done.jobs[0]).deadline + 1
+        dispatched = sent.events[self.seq(sent, "dispatch_started")][2]
         op, hashed, receipt = done.receipts[0]
         cases = {
             "at-most-one-receipt-per-key": (
@@ -98,6 +117,7 @@ class Invariants(unittest.TestCase):
             "no-false-certainty": (
                 done._replace(receipts=()),
                 sent._replace(receipts=()),
+                done._replace(receipts=((op, "0", receipt),)),
             ),
             "finished-steps-not-redone": (
                 edited(done, "events", commit, detail="collect"),
@@ -114,12 +134,17 @@ class Invariants(unittest.TestCase):
             "work-within-limits": (
                 edited(done, "events", commit, at=late),
                 edited(done, "jobs", 0, memory_expires=1.0),
+                self.retried(1.9),
+                self.retried(2.0, 3.9),
+                self.retried(2.0, 4.0, 8.0),
+                self.retried(late - 1 - lives.START),
             ),
             "sent-is-approved": (
                 edited(sent, "approvals", 0, binding_hash="0"),
                 edited(sent, "approvals", 0, decided_by="operator"),
                 sent._replace(approvals=()),
                 sent._replace(receipts=((op, "0", receipt),)),
+                sent._replace(mandates=(("reviewer", dispatched),)),
             ),
             "integrity": (done._replace(damage=("lab.sqlite: page 3 is never used",)),),
         }
@@ -153,6 +178,9 @@ class Invariants(unittest.TestCase):
         unseen = done._replace(events=(*done.events, (99, "demo", 1.0, 1, "effect_unknown", "")))
         found = [finding.invariant for finding in judge_recovery(done, unseen)]
         self.assertEqual(found, ["no-false-certainty"])
+        others = tuple((op, "0", receipt) for op, _, receipt in done.receipts)
+        before, unseen = done._replace(receipts=others), unseen._replace(receipts=others)
+        self.assertEqual(judge_recovery(before, unseen), [])
         stuck = [finding.invariant for finding in judge_recovery(self.begun, self.begun)]
         self.assertEqual(stuck, ["can-finish-or-park"])
 
