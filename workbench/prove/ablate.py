@@ -86,8 +86,9 @@ def show(lab: Lab, ablation: Ablation) -> int:
         if found is None:
             print("No schedule shows it: see the matrix of `prove ablations`.")
             return 1
-        print(f"Found in {time.monotonic() - began:.1f} s, a smallest one: {found.name}\n")
+        print(f"Found in {time.monotonic() - began:.1f} s, a smallest one: {found.name}")
         cast, actions = schedules.parse(found.name)
+        print(f"Cast: {cast.words}.\n" if cast.words else "")
         failed = walked(lab, cast, actions)
     print("\nThe same with the mechanism in place:\n")
     held = walked(lab, cast, failed)

@@ -66,6 +66,8 @@ BASE_CASTS = (
         crashes=1,
         before=("run!after_verify", "run!before_effect"),
     ),
+    schedules.BY_NAME["retries"],
+    schedules.BY_NAME["swapped"],
 )
 ASKED, SAID_YES = ("run",), ("run", "approve")
 APPROVAL_CASTS = (
@@ -115,8 +117,7 @@ APPROVAL_CASTS = (
         approval=True,
         before=SAID_YES,
     ),
-    schedules.BY_NAME["drift"],
-    schedules.BY_NAME["decisions"],
+    *(schedules.BY_NAME[name] for name in ("last", "role", "conflict", "drift", "decisions")),
 )
 schedules.BY_NAME.update({cast.name: cast for cast in (*BASE_CASTS, *APPROVAL_CASTS)})
 SWEPT = {False: (boundaries.BASE, boundaries.REVOKED), True: (boundaries.APPROVAL,)}

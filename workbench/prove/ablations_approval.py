@@ -93,6 +93,10 @@ def expiry_unchecked_at_decision(lab: Lab) -> list[Patch]:
     return [(kind, "_decide", _decide)]
 
 
+def approver_unchecked_at_dispatch(lab: Lab) -> list[Patch]:
+    return [(_kind(lab), "_check_approver", lambda self, row, approval: None)]
+
+
 def no_dispatch_marker(lab: Lab) -> list[Patch]:
     kind = _kind(lab)
 
@@ -230,6 +234,17 @@ def expiry_over_effect(lab: Lab) -> list[Patch]:
     )
 
 
+def reconcile_takes_any_report(lab: Lab) -> list[Patch]:
+    kind = _kind(lab)
+    real = kind._answer
+
+    def _answer(self: Any, job: str, approved: str) -> Any:
+        receipts = self._receipts(job)
+        return (receipts[0]["receipt"], "") if receipts else real(self, job, approved)
+
+    return [(kind, "_answer", _answer)]
+
+
 def _undecided(lab: Lab) -> list[Patch]:
     kind = _kind(lab)
     real, decide = kind._approval, kind._decide
@@ -281,6 +296,10 @@ def request_unguarded(lab: Lab) -> list[Patch]:
     return [(kind, "guard", guard)]
 
 
+def request_on_last_claim(lab: Lab) -> list[Patch]:
+    return [(lab.approval, "MAX_CLAIMS", 99)]
+
+
 MASKS = {
     "decided-twice": "masked by the job's status: a decided job no longer waits for a decision; the"
     " pair of both is caught (decided-twice-anywhere)"
@@ -301,6 +320,7 @@ APPROVAL_ABLATIONS = tuple(
         ("expiry-unchecked-at-dispatch", "an old yes is used", expiry_unchecked_at_dispatch),
         ("expiry-unchecked-at-decision", "a late yes is taken", expiry_unchecked_at_decision),
         ("memory-unchecked-at-dispatch", "revoked memory is sent", memory_unchecked_at_dispatch),
+        ("approver-unchecked-at-dispatch", "a yes outlives a role", approver_unchecked_at_dispatch),
         ("no-dispatch-marker", "nothing says that a send began", no_dispatch_marker),
         ("marker-after-send", "the marker is set when the send is over", marker_after_send),
         ("resend-after-dispatch", "a dispatched report is sent again", resend_after_dispatch),
@@ -312,6 +332,8 @@ APPROVAL_ABLATIONS = tuple(
         ("reconcile-under-lease", "a reconcile does not wait", reconcile_under_lease),
         ("absence-as-proof", "no receipt is taken for nothing sent", absence_as_proof),
         ("expiry-over-effect", "an expiry outweighs a receipt", expiry_over_effect),
+        ("reconcile-takes-any-report", "any receipt confirms", reconcile_takes_any_report),
+        ("request-on-last-claim", "a yes comes after the last claim", request_on_last_claim),
         ("request-unguarded", "a stale worker asks for approval", request_unguarded),
         ("decided-twice", "a decided request is decided again", decided_twice),
         ("decided-twice-anywhere", "a decision at any time", decided_twice_anywhere),

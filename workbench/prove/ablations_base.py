@@ -8,6 +8,7 @@ Limit: a change that needs two methods at once is two ablations, or one marked a
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -222,8 +223,10 @@ def generation_in_key(lab: Lab) -> list[Patch]:
     return [(lab.runtime.Runtime, "publish", publish)]
 
 
-def _service(lab: Lab, *, look: bool, together: bool) -> list[Patch]:
-    """The report service's side, with or without the look-up, in one transaction or in two."""
+def _service(
+    lab: Lab, *, look: bool = True, together: bool = True, compare: bool = True
+) -> list[Patch]:
+    """The report service's side, without the look-up, the one transaction or the comparison."""
     runtime = lab.runtime
 
     def save_receipt(path: str, job: str, payload: Any, timeout: float, connect: Any) -> Any:
@@ -248,17 +251,23 @@ def _service(lab: Lab, *, look: bool, together: bool) -> list[Patch]:
             raise runtime.RetryableError(str(error)) from error
         except runtime.StorageError as error:
             raise runtime.PublisherUnavailable(str(error)) from error
+        if compare and row is not None and row[1] != payload_hash:
+            raise runtime.PermanentError("idempotency key reused with different payload")
         return {"receipt": receipt, "deduplicated": row is not None}
 
     return [(runtime, "save_receipt", save_receipt)]
 
 
 def service_without_lookup(lab: Lab) -> list[Patch]:
-    return _service(lab, look=False, together=True)
+    return _service(lab, look=False)
 
 
 def service_without_transaction(lab: Lab) -> list[Patch]:
-    return _service(lab, look=True, together=False)
+    return _service(lab, together=False)
+
+
+def service_without_comparison(lab: Lab) -> list[Patch]:
+    return _service(lab, compare=False)
 
 
 def _keyless(lab: Lab) -> Patch:
@@ -348,6 +357,38 @@ def absence_as_fact(lab: Lab) -> list[Patch]:
             real(self, job, generation, kind, detail)
 
     return [(lab.runtime.Runtime, "_event", _event)]
+
+
+def effect_of_any_report(lab: Lab) -> list[Patch]:
+    """What stands under the key is the effect, whatever report it is of."""
+    real = lab.runtime.Runtime._look_up
+
+    def _look_up(self: Any, job: str) -> Any:
+        effect = real(self, job)
+        if effect.receipt or effect.trouble:
+            return effect
+        receipts = self._receipts(job)
+        return effect._replace(receipt=receipts[0]["receipt"]) if receipts else effect
+
+    return [(lab.runtime.Runtime, "_look_up", _look_up)]
+
+
+def _retrying(lab: Lab, late: Callable[[Any, Any, Any], float | None]) -> list[Patch]:
+    """Another time for a retry than the lab's, by (runtime, row, the lab's method)."""
+    real = lab.runtime.Runtime._retry_at
+
+    def _retry_at(self: Any, row: Any, error: Any) -> float | None:
+        return late(self, row, lambda row: real(self, row, error))
+
+    return [(lab.runtime.Runtime, "_retry_at", _retry_at)]
+
+
+def retry_without_delay(lab: Lab) -> list[Patch]:
+    return _retrying(lab, lambda self, row, real: self.now if real(row) else None)
+
+
+def retry_past_deadline(lab: Lab) -> list[Patch]:
+    return _retrying(lab, lambda self, row, real: real(row._replace(deadline=math.inf)))
 
 
 def settle_unguarded(lab: Lab) -> list[Patch]:
@@ -445,6 +486,9 @@ BASE_ABLATIONS = (
         service_without_transaction_and_key,
         harm=ONE,
     ),
+    Ablation(
+        "service-without-comparison", "a known key answers any report", service_without_comparison
+    ),
     Ablation("memory-unchecked", "revoked memory is used", memory_unchecked),
     Ablation(
         "start-unguarded",
@@ -470,5 +514,10 @@ BASE_ABLATIONS = (
     Ablation(
         "absence-as-fact", "no receipt seen is taken for none there", absence_as_fact, harm=CERTAIN
     ),
+    Ablation(
+        "effect-of-any-report", "an end takes any receipt for its report's", effect_of_any_report
+    ),
+    Ablation("retry-without-delay", "a retry is due at once", retry_without_delay),
+    Ablation("retry-past-deadline", "a retry is put off past the deadline", retry_past_deadline),
     Ablation("settle-unguarded", "a failed step is recorded by whoever had it", settle_unguarded),
 )

@@ -16,9 +16,19 @@ from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from workbench.prove import invariants
-from workbench.prove.invariants import Finding
+from workbench.prove.invariants import Finding, Image
 from workbench.prove.lives import START, Lab
-from workbench.prove.stepping import LOCAL, PUBLISHER, SLOW, Log, Outcome, Stage, Stuck, later
+from workbench.prove.stepping import (
+    HANDS,
+    LOCAL,
+    PUBLISHER,
+    SLOW,
+    Log,
+    Outcome,
+    Stage,
+    Stuck,
+    later,
+)
 
 
 class Cast(NamedTuple):
@@ -92,6 +102,7 @@ class Explorer:
         self.changes: list[tuple[Finding, int, str]] = []  # and the state before, and the action
         self.driven: dict[tuple[str, int, int, float], Outcome] = {}
         self.nows: list[float] = []
+        self.given: set[Finding] = set()  # wrong from the start by a hand, not by the lab
         self.first = self._begin()
 
     def _begin(self) -> int:
@@ -99,6 +110,8 @@ class Explorer:
         for call in self.cast.before:
             outcome, _ = self.stage.play(call, "w0", (), state, now, pace=0.0)
             state = outcome.local, outcome.publisher
+            if call in HANDS:
+                self.given.update(invariants.judge(self.stage.image(*state)))
             if outcome.answer == "died":
                 now = later(now)
         self.nows = [now + 1]
@@ -138,7 +151,7 @@ class Explorer:
             self.places[actor][outcome.position.id] = len(self.logs[actor])
             self.logs[actor].append(longer)
             self.touches[actor].append(outcome.position.touches)
-        if call != "spoil" and (outcome.local, outcome.publisher) != both:
+        if call not in HANDS and (outcome.local, outcome.publisher) != both:
             before, after = self.stage.image(*both), self.stage.image(*outcome[2:])
             found += invariants.judge_change(before, after)
         action = (REFUSE if refuse else STEP) + self.cast.labels[actor]
@@ -201,7 +214,10 @@ class Explorer:
 
     def judge(self, state: int) -> list[Finding]:
         """The invariants on what the two databases hold in a state."""
-        return invariants.judge(self.stage.image(state >> LOC & MOST_LOC, state >> PUB & MOST_PUB))
+        return self._judge(self.stage.image(state >> LOC & MOST_LOC, state >> PUB & MOST_PUB))
+
+    def _judge(self, image: Image) -> list[Finding]:
+        return [finding for finding in invariants.judge(image) if finding not in self.given]
 
     def drive(self, state: int, given: list[tuple[str, Outcome]] | None = None) -> list[Finding]:
         """Everyone is dead: fresh workers, slow but steady, go on until the job is at rest.
@@ -230,7 +246,7 @@ class Explorer:
                 seen = f"alone, a fresh {call} ends in {outcome.answer.strip('!')}"
                 found.append(Finding(invariants.RESTS, seen))
         after = self.stage.image(local, publisher)
-        found += invariants.judge(after)
+        found += self._judge(after)
         return found + invariants.judge_recovery(self.stage.image(*begun), after)
 
 

@@ -182,6 +182,56 @@ CASTS = (
         options=(("approval_seconds", 21.0),),
         states=15_052,
     ),
+    Cast(
+        "retries",
+        "a worker, two runs; the publisher is busy twice, a second retry would be at the deadline",
+        (("w1", TWICE),),
+        (2.0,),
+        crashes=1,
+        refusals=2,
+        options=(("deadline_seconds", 7.0),),
+        states=1_631,
+    ),
+    Cast(
+        "last",
+        "two workers, after two deaths before the request",
+        (("w1", ONCE), ("w2", ONCE)),
+        (PAST,),
+        crashes=1,
+        approval=True,
+        before=("run!after_draft", "run!after_verify"),
+        states=1_125,
+    ),
+    Cast(
+        "role",
+        "two workers, after a yes; time stops where the approver's role ends",
+        (("w1", ONCE), ("w2", ONCE)),
+        (20.0,),
+        crashes=1,
+        approval=True,
+        before=("run", "approve"),
+        options=(("role_seconds", 21.0),),
+        states=1_713,
+    ),
+    Cast(
+        "swapped",
+        "two workers and a canceller, after a death; the saved receipt is of another report",
+        (("w1", ONCE), ("w2", ONCE), CANCEL),
+        (PAST,),
+        crashes=1,
+        before=("run!after_effect", "swap"),
+        states=9_676,
+    ),
+    Cast(
+        "conflict",
+        "a worker, a canceller and a reconciler, after a death; the receipt is of another report",
+        (("w1", ONCE), CANCEL, RECONCILE),
+        (PAST,),
+        crashes=1,
+        approval=True,
+        before=("run", "approve", "run!after_effect", "swap"),
+        states=812,
+    ),
 )
 SMALL = Cast(
     "unreduced",
@@ -190,7 +240,10 @@ SMALL = Cast(
     (PAST,),
     before=("run!after_verify",),
 )
-QUICK = ("memory", "decisions", "drift", "deadline", "ends", "yes")
+QUICK = (
+    *("memory", "decisions", "drift", "deadline", "ends", "yes"),
+    *("retries", "last", "role", "swapped", "conflict"),
+)
 UNREDUCED = "schedules walked without reduction"
 # The counts of a run, in this order; those of each cast follow.
 COUNTS = (

@@ -32,6 +32,8 @@ TABLES = {LOCAL: ("jobs", "checkpoints", "events", "memory", "approvals"), PUBLI
 SCHEMA = re.compile(r"\s*(PRAGMA|SELECT\b.*\bsqlite_master)", re.IGNORECASE | re.DOTALL)
 SLOW = 9.0  # a slow but steady worker's pace, in seconds before each write: four exceed a lease
 SPOILED = "changed by hand after the review"
+SWAPPED = "the hash of another report"
+HANDS = ("spoil", "swap")  # calls that are not the lab's
 
 Content = tuple[Rows, ...]
 Segment = tuple[Any, ...]
@@ -84,6 +86,24 @@ class Answer:
 
 
 NOTHING = ((), ())
+
+
+class Directory(Mapping[str, Any]):
+    """Who may act: the lab's own principals, less the approver's role from some time on."""
+
+    def __init__(self, principals: Mapping[str, Any], clock: Callable[[], float], until: float):
+        self.principals, self.clock, self.until = principals, clock, until
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.principals[name]
+        over = name == ACTOR and self.clock() >= self.until
+        return found._replace(role=None) if over else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.principals)
+
+    def __len__(self) -> int:
+        return len(self.principals)
 
 
 class Desk:
@@ -287,6 +307,8 @@ class Stage:
         self.lab, self.approval, self.options = lab, approval, dict(options)
         self.deadline = self.options.pop("deadline_seconds", None)
         self.memory_seconds = self.options.pop("memory_seconds", None)
+        role_seconds = self.options.pop("role_seconds", None)
+        self.role_until = None if role_seconds is None else START + role_seconds
         self.folder = scratch()
         self.path = os.path.join(self.folder, "lab.sqlite")
         self._lay_out()
@@ -314,12 +336,15 @@ class Stage:
         shutil.rmtree(self.folder)
 
     def _runtime(self, clock: Callable[[], float], connect: Any) -> Any:
-        kind = self.lab.runtime.Runtime
+        kind, options = self.lab.runtime.Runtime, dict[str, Any](self.options)
         if self.approval:
             if self.lab.approval is None:
                 raise Stuck("no approval_runtime.py in the lab under test")
             kind = self.lab.approval.ApprovalRuntime
-        return kind(self.path, clock=clock, connect=connect, **self.options)
+            if self.role_until is not None:
+                known = self.lab.approval.PRINCIPALS
+                options["principals"] = Directory(known, clock, self.role_until)
+        return kind(self.path, clock=clock, connect=connect, **options)
 
     def number(self, which: str) -> int:
         """The number of the content that the file holds now."""
@@ -339,7 +364,8 @@ class Stage:
         (receipts,) = self.contents[PUBLISHER][publisher]
         approvals = rows.get("approvals", ())
         local_rows = rows["jobs"], rows["checkpoints"], rows["events"], rows["memory"]
-        return Image(*local_rows, approvals, receipts)
+        mandates = () if self.role_until is None else ((ACTOR, self.role_until),)
+        return Image(*local_rows, approvals, receipts, mandates)
 
     def leave(self, folder: str) -> None:
         """Copy what the two files hold now to a folder, as single files."""
@@ -411,6 +437,9 @@ class Stage:
         if call == "spoil":
             _spoil(play.connect(self.path, 0.0))
             return
+        if call == "swap":
+            _swap(play.connect(f"{self.path}.publisher.sqlite", 0.0))
+            return
         with self._runtime(play.clock, play.connect) as runtime:
             if call.startswith("run"):
                 runtime.fault = call.partition("!")[2] or None
@@ -452,6 +481,13 @@ def _spoil(connection: Any) -> None:
     connection.execute("COMMIT")
 
 
+def _swap(connection: Any) -> None:
+    """A hand at the report service: the receipt that stands is of another report."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("UPDATE receipts SET payload_hash = ?", (SWAPPED,))
+    connection.execute("COMMIT")
+
+
 def _plain(value: Any) -> Any:
     """A value as something hashable that two equal values share; Stuck for an unknown kind."""
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
@@ -466,8 +502,8 @@ def _plain(value: Any) -> Any:
         return "answer", _plain(value.left)
     if isinstance(value, Connection):
         return "connection", value.which, value.begun, value.read_only
-    if isinstance(value, Play):
-        return ("play",)
+    if isinstance(value, (Play, Directory)):
+        return (value.__class__.__name__,)
     if callable(value) or isinstance(value, types.ModuleType):
         return getattr(value, "__qualname__", value.__class__.__name__)
     if isinstance(value, (contextlib.AbstractContextManager, types.GeneratorType)):

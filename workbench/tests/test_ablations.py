@@ -73,6 +73,23 @@ class Matrix(unittest.TestCase):
             with self.subTest(name), ablations.without(lab, BY_NAME[name]):
                 self.assertIsNotNone(ablations.by_schedules(lab, BY_NAME[name]))
 
+    def test_the_start_that_shows_it_is_there(self) -> None:
+        lab = lives.load(LAB)
+        for name, cast, harm in (
+            ("service-without-comparison", "swapped", "no-false-certainty"),
+            ("effect-of-any-report", "swapped", "no-false-certainty"),
+            ("reconcile-takes-any-report", "conflict", "no-false-certainty"),
+            ("approver-unchecked-at-dispatch", "role", "sent-is-approved"),
+            ("retry-without-delay", "retries", "work-within-limits"),
+            ("retry-past-deadline", "retries", "work-within-limits"),
+            ("request-on-last-claim", "last", "work-within-limits"),
+        ):
+            with self.subTest(name), ablations.without(lab, BY_NAME[name]):
+                tried = lab, schedules.BY_NAME[cast], lambda _: None, (harm,)
+                found = [violation.property for violation in schedules.explore_cast(*tried)[1]]
+                self.assertIn(harm, found)
+                self.assertIn(cast, schedules.QUICK)
+
     def test_a_masked_one_goes_unseen_and_the_pair_is_seen(self) -> None:
         lab = lives.load(LAB)
         for name, noticed in (("service-without-key", False), ("guard-without-owner", False)):

@@ -14,6 +14,8 @@ from unittest import mock
 
 from workbench.prove import ablations, lives, schedules, stepping
 from workbench.prove.explore import Cast, Explorer, Search
+from workbench.prove.history import JobRow
+from workbench.prove.invariants import judge
 from workbench.prove.judge import REDUCTION
 from workbench.prove.lives import START
 from workbench.prove.report import NoCase, Settings, Violation
@@ -73,7 +75,11 @@ class Stepping(unittest.TestCase):
             refuse = outcome.position.touches == stepping.PUBLISHER
             state = outcome[2:]
             outcome, log = self.stage.play("run", "w1", log, state, START + 1, refuse=refuse)
-        self.assertEqual(self.stage.image(*outcome[2:]).status, "retry_wait")
+        image = self.stage.image(*outcome[2:])
+        self.assertEqual((image.status, judge(image)), ("retry_wait", []))
+        row = JobRow(*image.jobs[0])
+        sooner = image._replace(jobs=(tuple(row._replace(available_at=START)),))
+        self.assertEqual([finding.invariant for finding in judge(sooner)], ["terminal-agrees"])
 
 
 class Reduction(unittest.TestCase):
@@ -183,6 +189,22 @@ class Searching(unittest.TestCase):
                 search = self.explore(schedules.BY_NAME[cast])
                 found = search.run(until=(broken,)).broken
                 self.assertIn(broken, [each.finding.invariant for each in found])
+
+    def test_what_a_hand_did_is_not_held_against_the_lab(self) -> None:
+        for cast, wrong in (("swapped", 1), ("conflict", 2), ("role", 0)):
+            explorer = Explorer(self.lab, schedules.BY_NAME[cast])
+            self.addCleanup(explorer.close)
+            self.assertEqual((len(explorer.given), explorer.judge(explorer.first)), (wrong, []))
+
+    def test_a_role_ends_at_its_very_end(self) -> None:
+        for ticks, status in ((19.999, "succeeded"), (20.0, "failed")):
+            explorer = Explorer(self.lab, schedules.BY_NAME["role"]._replace(ticks=(ticks,)))
+            self.addCleanup(explorer.close)
+            walk = Walk(explorer)
+            walk.take("tick")
+            while walk.take("w1"):
+                pass
+            self.assertEqual(walk.image(walk.state).status, status)
 
     def test_a_paused_worker_sends_after_a_reconcile_and_the_next_one_confirms(self) -> None:
         explorer = Explorer(self.lab, schedules.BY_NAME["dispatch"])
