@@ -32,10 +32,10 @@ from workbench.prove.report import NoCase, Result, Settings, Violation
 # In the order of a full run, with the seconds that each takes on two processors: full, quick.
 INSTRUMENTS = {
     "sweep": (90, 5),
-    "syscalls": (130, 14),
-    "powerloss": (125, 9),
-    "schedules": (85, 5),
-    "ablations": (110, 10),
+    "syscalls": (120, 14),
+    "powerloss": (115, 9),
+    "schedules": (90, 8),
+    "ablations": (155, 15),
 }
 LAB = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WIDTH = 100
