@@ -46,7 +46,7 @@ from runtime import (
     UsageError,
     check_name,
     looking,
-    workflow_of,
+    workflow_in,
 )
 
 DONE, FAILED, USAGE, NOT_NOW, INJECTED, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 75, 130, 143
@@ -504,7 +504,7 @@ class CommandLine:
         names = ("status", "generation", "attempts", "deadline", "error")
         with self.runtime(arguments) as runtime:
             jobs = [
-                {"job_id": job.id, "workflow": workflow_of(job), **pick(job, *names)}
+                {"job_id": job.id, "workflow": workflow_in(job.spec), **pick(job, *names)}
                 for job in runtime.jobs()
             ]
         emit(jobs)

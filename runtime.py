@@ -12,6 +12,7 @@ generation fences stale workers (`claim`, `guard`), the operation key finds the 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -615,10 +616,14 @@ def committed_steps(connection: sqlite3.Connection, job: str) -> tuple[str, ...]
     return tuple(step for step in STEPS if step in found)
 
 
-def workflow_of(job: Job) -> str:
-    """The workflow named in the job's spec; empty when the spec cannot be read."""
+@functools.lru_cache(maxsize=8)
+def workflow_in(spec: str) -> str:
+    """The workflow named in a job's spec; empty when the spec cannot be read.
+
+    Kept, because every transaction asks and a spec with its sources in it is long.
+    """
     try:
-        return str(json.loads(job.spec)["workflow"])
+        return str(json.loads(spec)["workflow"])
     except (ValueError, KeyError, TypeError):
         return ""
 
@@ -1256,7 +1261,7 @@ class Runtime:
         """The job's row, if it is of this runtime's workflow."""
         with self._storage():
             row = read_job(self._db, job)
-        workflow = workflow_of(row)
+        workflow = workflow_in(row.spec)
         if workflow != self.WORKFLOW:
             command = COMMANDS.get(workflow, "the command line that made it")
             raise Refused(
