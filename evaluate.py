@@ -32,7 +32,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, TextIO
 
-VERSION = "1.0.0"
+VERSION = "1.0.1"
 BASE, APPROVAL = "report/v1", "report-approval/v1"
 STEPS = ("collect", "draft", "verify", "publish")
 MAX_CLAIMS, RETRY_SECONDS = 3, {1: 2.0, 2: 4.0}

@@ -37,7 +37,7 @@ __all__ = [
     "encode",
 ]
 
-VERSION = "1.0.0"
+VERSION = "1.0.1"
 WORKFLOW = "report/v1"
 COMMANDS = {WORKFLOW: "cli.py", "report-approval/v1": "approval_cli.py"}
 STEPS = ("collect", "draft", "verify", "publish")
