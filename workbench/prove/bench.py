@@ -16,12 +16,13 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from workbench.prove import folding, invariants, judge, lives, pool, trace
 from workbench.prove.lives import Actor, Clock, Edit, Facts, Files, Lab, Life, Stage
-from workbench.prove.report import NoCase
+from workbench.prove.report import NoCase, Result, Settings, Violation, in_order
 
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 SYNCS = ("fsync", "fdatasync", "fchmod", "fchown")  # these change no content and no name
@@ -328,6 +329,37 @@ def _hash(name: str, content: bytes) -> bytes:
 
 
 _workshop: str | None = None
+
+
+Share = Callable[[Settings, str, int, int, pool.Tell], tuple[Counter[str], list[Violation]]]
+
+
+def divided(
+    settings: Settings, name: str, bounds: str, labels: Sequence[str], share: Share
+) -> Result:
+    """What a traced instrument's processes find, each with a scratch folder of its own.
+
+    share(settings, folder, index, jobs, tell): one process's counts and violations. labels: the
+    counts, in their order.
+    """
+    skipped = trace.unavailable()
+    if skipped:
+        return Result(name, bounds, {}, [], 0.0, skipped)
+    began = time.monotonic()
+    counts: Counter[str] = Counter()
+    violations: list[Violation] = []
+    folder = scratch()
+    try:
+        for found, wrong in pool.spread(
+            settings.jobs,
+            lambda index, jobs, tell: share(settings, f"{folder}/{index}", index, jobs, tell),
+            lambda done: settings.progress(name, done, 0),
+        ):
+            counts += found
+            violations += wrong
+    finally:
+        shutil.rmtree(folder)
+    return Result(name, bounds, in_order(counts, labels), violations, time.monotonic() - began)
 
 
 def scratch() -> str:

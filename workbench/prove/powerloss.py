@@ -14,15 +14,14 @@ import itertools
 import os
 import re
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from workbench.prove import disk, folding, invariants, judge, lives, pool, trace
-from workbench.prove.bench import FIRST, Bench, LifeFailed, chosen, scratch
+from workbench.prove import disk, folding, invariants, judge, lives, pool
+from workbench.prove.bench import FIRST, Bench, LifeFailed, chosen, divided, scratch
 from workbench.prove.lives import Lab, Life, Stage
-from workbench.prove.report import NoCase, Result, Settings, Violation, in_order
+from workbench.prove.report import NoCase, Result, Settings, Violation
 
 NAME = "powerloss"
 PLACES = {"near": False, "apart": True}  # the publisher's folder: the local database's, another
@@ -185,32 +184,13 @@ def control(scene: Scene) -> tuple[str, str] | None:
 
 def run(settings: Settings) -> Result:
     """Every image within the bounds, every control, and the folding under concurrent workers."""
-    began = time.monotonic()
     bounds = (
         f"every subset of up to {disk.EXHAUSTIVE} volatile operations, beyond that every beginning,"
         f" each one lost, each one kept and {disk.DRAWN} drawn; with the publisher near, each write"
         f" torn at each {disk.SECTOR} bytes; every point of memory-put, submit, run (and approve,"
         " run)"
     ) + (f"; quick: half of the lives, and of these one image in {QUICK_STEP}" * settings.quick)
-    skipped = trace.unavailable()
-    if skipped:
-        return Result(NAME, bounds, {}, [], 0.0, skipped)
-
-    counts: Counter[str] = Counter()
-    violations: list[Violation] = []
-    folder = scratch()
-    try:
-        for found, wrong in pool.spread(
-            settings.jobs,
-            lambda index, jobs, tell: share(settings, f"{folder}/{index}", index, jobs, tell),
-            lambda done: settings.progress(NAME, done, 0),
-        ):
-            counts += found
-            violations += wrong
-    finally:
-        shutil.rmtree(folder)
-    found_in_all = in_order(counts, COUNTS)
-    return Result(NAME, bounds, found_in_all, violations, time.monotonic() - began)
+    return divided(settings, NAME, bounds, COUNTS, share)
 
 
 def share(

@@ -47,7 +47,7 @@ CASTS = (
         (("w1", TWICE), ("w2", TWICE), CANCEL),
         (PAST, PAST),
         crashes=1,
-        states=826_158,
+        states=1_397_428,
     ),
     Cast(
         "everyone",
@@ -56,7 +56,7 @@ CASTS = (
         (PAST, PAST),
         crashes=1,
         approval=True,
-        states=2_978_530,
+        states=2_905_767,
     ),
     Cast(
         "dispatch",
@@ -67,7 +67,7 @@ CASTS = (
         refusals=1,
         approval=True,
         before=ONCE,
-        states=1_005_082,
+        states=1_433_540,
     ),
     Cast(
         "approval",
@@ -76,7 +76,7 @@ CASTS = (
         (PAST,),
         crashes=1,
         approval=True,
-        states=351_324,
+        states=339_886,
     ),
     Cast(
         "budget",
@@ -85,7 +85,7 @@ CASTS = (
         (PAST, PAST),
         crashes=1,
         before=("run!after_verify", "run!before_effect"),
-        states=44_618,
+        states=50_046,
     ),
     Cast(
         "twins",
@@ -93,7 +93,7 @@ CASTS = (
         (("w1", TWICE), ("w1", TWICE)),
         (PAST, PAST),
         crashes=1,
-        states=69_813,
+        states=66_505,
     ),
     Cast(
         "memory",
@@ -101,7 +101,7 @@ CASTS = (
         (("w1", ONCE), ("w2", ONCE), ("owner", ("forget",))),
         (PAST,),
         crashes=1,
-        states=8_474,
+        states=8_150,
     ),
     Cast(
         "busy",
@@ -110,7 +110,7 @@ CASTS = (
         (3.0, PAST),
         refusals=1,
         before=("run!after_verify",),
-        states=74_957,
+        states=256_925,
     ),
     Cast(
         "deadline",
@@ -119,7 +119,7 @@ CASTS = (
         (PAST, PAST),
         crashes=1,
         options=(("deadline_seconds", 50.0),),
-        states=35_215,
+        states=49_589,
     ),
     Cast(
         "decisions",
@@ -140,7 +140,7 @@ CASTS = (
         approval=True,
         before=ONCE,
         options=(("approval_seconds", 45.0),),
-        states=132_881,
+        states=135_669,
     ),
     Cast(
         "drift",
@@ -149,7 +149,7 @@ CASTS = (
         (PAST,),
         approval=True,
         before=ONCE,
-        states=24_933,
+        states=24_115,
     ),
     Cast(
         "questions",
@@ -160,7 +160,7 @@ CASTS = (
         refusals=1,
         approval=True,
         before=("run", "approve"),
-        states=366_512,
+        states=547_428,
     ),
     Cast(
         "ends",
@@ -169,7 +169,7 @@ CASTS = (
         (20.0, 10.0),
         crashes=1,
         options=(("memory_seconds", 21.0), ("deadline_seconds", 31.0)),
-        states=24_003,
+        states=29_267,
     ),
     Cast(
         "yes",
@@ -180,7 +180,7 @@ CASTS = (
         approval=True,
         before=ONCE,
         options=(("approval_seconds", 21.0),),
-        states=15_052,
+        states=15_168,
     ),
     Cast(
         "retries",

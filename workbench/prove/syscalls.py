@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from workbench.prove import folding, invariants, judge, lives, pool, trace
+from workbench.prove import folding, invariants, judge, lives, pool
 from workbench.prove.bench import (
     ERRORS,
     FIRST,
@@ -27,11 +27,12 @@ from workbench.prove.bench import (
     Frame,
     LifeFailed,
     chosen,
+    divided,
     image_key,
     scratch,
 )
 from workbench.prove.lives import Facts, Files, Life
-from workbench.prove.report import NoCase, Result, Settings, Violation, in_order
+from workbench.prove.report import NoCase, Result, Settings, Violation
 
 NAME = "syscalls"
 WAYS = ("run", "cancel")
@@ -238,7 +239,6 @@ class Worker:
 
 def run(settings: Settings) -> Result:
     """Every case within the bounds; see the module's docstring."""
-    began = time.monotonic()
     bounds = (
         "one worker at a time; commands memory-put, submit, run (and approve, run); two deaths; "
         "recovery by run or by cancel; EIO and ENOSPC at each call, once and for good (ENOSPC then"
@@ -248,25 +248,7 @@ def run(settings: Settings) -> Result:
         if settings.quick
         else ""
     )
-    skipped = trace.unavailable()
-    if skipped:
-        return Result(NAME, bounds, {}, [], 0.0, skipped)
-
-    counts: Counter[str] = Counter()
-    violations: list[Violation] = []
-    folder = scratch()
-    try:
-        for found, wrong in pool.spread(
-            settings.jobs,
-            lambda index, jobs, tell: share(settings, f"{folder}/{index}", index, jobs, tell),
-            lambda done: settings.progress(NAME, done, 0),
-        ):
-            counts += found
-            violations += wrong
-    finally:
-        shutil.rmtree(folder)
-    found_in_all = in_order(counts, COUNTS)
-    return Result(NAME, bounds, found_in_all, violations, time.monotonic() - began)
+    return divided(settings, NAME, bounds, COUNTS, share)
 
 
 def share(
